@@ -4,8 +4,6 @@
 package protocol
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"regexp"
 )
@@ -19,21 +17,4 @@ func ValidJob(name string) error {
 		return fmt.Errorf("%.64q, want 1 to 63 letters, digits, '.', '_', ':', '/' or '-'", name)
 	}
 	return nil
-}
-
-// parseJob returns the field job of a command, "" if it has none.
-func parseJob(cmd []byte) (string, error) {
-	var body struct {
-		Job *string `json:"job"`
-	}
-	if err := json.Unmarshal(cmd, &body); err != nil {
-		return "", commandError(err)
-	}
-	if body.Job == nil {
-		return "", nil
-	}
-	if err := ValidJob(*body.Job); err != nil {
-		return "", errors.New("command: job: " + err.Error() + "; leave the field out for the client's address")
-	}
-	return *body.Job, nil
 }

@@ -10,42 +10,16 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 )
 
-// parseMix parses a command of kind mix. `shuffle` is true unless the command says otherwise.
-func parseMix(cmd []byte) (Request, error) {
-	shuffle := true
-	body := struct {
-		sequence
-		Part   *uint64                      `json:"part"`
-		Parts  []map[string]json.RawMessage `json:"parts"`
-		Phases []uint64                     `json:"phases"`
-		Unit   *epoch.Unit                  `json:"unit"`
-		Length *uint64                      `json:"length"`
-	}{sequence: sequence{Shuffle: &shuffle}}
-	if err := json.Unmarshal(cmd, &body); err != nil {
-		return Request{}, commandError(err)
-	}
-	err := required(
-		field{"part", body.Part == nil}, field{"parts", body.Parts == nil},
-		field{"unit", body.Unit == nil}, field{"length", body.Length == nil},
-	)
-	if err != nil {
-		return Request{}, err
-	}
-	r, err := body.request(Mix)
-	if err != nil {
-		return Request{}, err
-	}
-	r.Epoch.Rows = *body.Length
-	r.Mix = &epoch.Mix{Part: *body.Part, Parts: make([]epoch.Part, len(body.Parts)), Phases: body.Phases, Unit: *body.Unit}
-	for i, fields := range body.Parts {
+// mix sets the mixture of a request of kind mix.
+func (c *body) mix(r *Request) (err error) {
+	r.Epoch.Rows = c.Length
+	r.Mix = &epoch.Mix{Part: c.Part, Parts: make([]epoch.Part, len(c.Parts)), Phases: c.Phases, Unit: c.Unit}
+	for i, fields := range c.Parts {
 		if r.Mix.Parts[i], err = parsePart(fields); err != nil {
-			return Request{}, fmt.Errorf("command: parts[%d]: %w", i, err)
+			return fmt.Errorf("parts[%d]: %w", i, err)
 		}
 	}
-	if err := r.Mix.Validate(r.Epoch); err != nil {
-		return Request{}, fmt.Errorf("command: %w", err)
-	}
-	return r, nil
+	return r.Mix.Validate(r.Epoch)
 }
 
 // parsePart parses the fields of one part, whose names must match exactly.

@@ -111,6 +111,56 @@ func shard(index, total uint64) (Request, error) {
 	return Request{Kind: Shard, Index: index, Total: total}, nil
 }
 
+// common and sequence list fields of commands in the order in which messages name them.
+var (
+	common   = []string{"v", "kind", "columns", "filter", "split", "job"}
+	sequence = []string{"seed", "epoch", "shuffle", "clump", "global_batch", "tail", "rank", "world", "worker", "workers", "start_step"}
+)
+
+// fieldsOf has the fields of commands of a kind.
+var fieldsOf = map[Kind][]string{
+	Shard: slices.Concat(common, []string{"index", "total"}),
+	Epoch: slices.Concat(common, sequence),
+	Take:  common,
+	Mix:   slices.Concat(common, sequence, []string{"part", "parts", "phases", "unit", "length"}),
+}
+
+// needsOf has the fields that must not be missing.
+var needsOf = map[Kind][]string{
+	Shard: {"index", "total"},
+	Epoch: {"seed", "epoch", "shuffle", "global_batch", "tail", "rank", "world"},
+	Mix:   {"part", "parts", "unit", "length", "seed", "epoch", "global_batch", "tail", "rank", "world"},
+}
+
+// body has the fields of a command of any kind.
+type body struct {
+	Columns []string                   `json:"columns"`
+	Filter  string                     `json:"filter"`
+	Split   map[string]json.RawMessage `json:"split"`
+	Job     *string                    `json:"job"`
+
+	Index uint64 `json:"index"`
+	Total uint64 `json:"total"`
+
+	Seed        uint64     `json:"seed"`
+	Epoch       uint64     `json:"epoch"`
+	Shuffle     bool       `json:"shuffle"`
+	Clump       uint64     `json:"clump"`
+	GlobalBatch uint64     `json:"global_batch"`
+	Tail        epoch.Tail `json:"tail"`
+	Rank        uint64     `json:"rank"`
+	World       uint64     `json:"world"`
+	Worker      uint64     `json:"worker"`
+	Workers     uint64     `json:"workers"`
+	StartStep   uint64     `json:"start_step"`
+
+	Part   uint64                       `json:"part"`
+	Parts  []map[string]json.RawMessage `json:"parts"`
+	Phases []uint64                     `json:"phases"`
+	Unit   epoch.Unit                   `json:"unit"`
+	Length uint64                       `json:"length"`
+}
+
 func parseCommand(cmd []byte) (Request, error) {
 	if len(cmd) > MaxBytes {
 		return Request{}, fmt.Errorf("command: %d bytes, want at most %d", len(cmd), MaxBytes)
@@ -128,66 +178,54 @@ func parseCommand(cmd []byte) (Request, error) {
 	if head.Kind == nil {
 		return Request{}, errors.New("command: kind: missing, want " + kinds)
 	}
-	parse, ok := map[Kind]func([]byte) (Request, error){Shard: parseShard, Epoch: parseEpoch, Take: parseTake, Mix: parseMix}[*head.Kind]
-	if !ok {
-		return Request{}, fmt.Errorf("command: kind: %.64q, want "+kinds, *head.Kind)
+	kind := *head.Kind
+	if fieldsOf[kind] == nil {
+		return Request{}, fmt.Errorf("command: kind: %.64q, want "+kinds, kind)
 	}
-	if err := checkFields(cmd, *head.Kind); err != nil {
-		return Request{}, err
-	}
-	r, err := parse(cmd)
+	given, err := checkFields(cmd, kind)
 	if err != nil {
 		return Request{}, err
 	}
-	r.Job, err = parseJob(cmd)
-	return r, err
-}
-
-// fieldsOf lists the valid fields of a command of the kind.
-func fieldsOf(kind Kind) []string {
-	fields := []string{"v", "kind", "columns", "filter", "split", "job"}
-	sequence := []string{"seed", "epoch", "shuffle", "clump", "global_batch", "tail", "rank", "world", "worker", "workers", "start_step"}
-	switch kind {
-	case Shard:
-		fields = append(fields, "index", "total")
-	case Epoch:
-		fields = append(fields, sequence...)
-	case Mix:
-		fields = append(append(fields, sequence...), "part", "parts", "phases", "unit", "length")
-	case Take:
+	c := body{Shuffle: true, Clump: 1, Workers: 1}
+	if err := json.Unmarshal(cmd, &c); err != nil {
+		return Request{}, commandError(err)
 	}
-	return fields
-}
-
-// checkFields rejects fields that the kind does not have. Names must match exactly: encoding/json would accept "Index" for "index".
-func checkFields(cmd []byte, kind Kind) error {
-	var given map[string]json.RawMessage
-	if err := json.Unmarshal(cmd, &given); err != nil {
-		return commandError(err)
-	}
-	fields := fieldsOf(kind)
-	for _, name := range slices.Sorted(maps.Keys(given)) {
-		if !slices.Contains(fields, name) {
-			return fmt.Errorf("command: %.64q is no field of kind %q, which has %s", name, kind, strings.Join(fields, ", "))
+	for _, name := range needsOf[kind] {
+		if text, ok := given[name]; !ok || string(text) == "null" {
+			return Request{}, fmt.Errorf("command: %s: missing", name)
 		}
 	}
-	return nil
+	r, err := c.request(kind)
+	if err != nil {
+		return Request{}, fmt.Errorf("command: %w", err)
+	}
+	return r, nil
 }
 
-// common holds the fields of every kind of command.
-type common struct {
-	V       int                        `json:"v"`
-	Kind    Kind                       `json:"kind"`
-	Columns *[]string                  `json:"columns"`
-	Filter  string                     `json:"filter"`
-	Split   map[string]json.RawMessage `json:"split"`
+// checkFields returns the fields of a command. It rejects those that the kind does not have. Names must match exactly: encoding/json would
+// accept "Index" for "index".
+func checkFields(cmd []byte, kind Kind) (given map[string]json.RawMessage, err error) {
+	if err := json.Unmarshal(cmd, &given); err != nil {
+		return nil, commandError(err)
+	}
+	fields := fieldsOf[kind]
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if !slices.Contains(fields, name) {
+			return nil, fmt.Errorf("command: %.64q is no field of kind %q, which has %s", name, kind, strings.Join(fields, ", "))
+		}
+	}
+	return given, nil
 }
 
-// request returns a request with the fields of every kind.
-func (c common) request(kind Kind) (Request, error) {
-	r := Request{Kind: kind}
-	var err error
-	if r.Columns, err = c.columns(); err != nil {
+// request checks the values of the fields.
+func (c *body) request(kind Kind) (r Request, err error) {
+	if kind == Shard {
+		if r, err = shard(c.Index, c.Total); err != nil {
+			return Request{}, err
+		}
+	}
+	r.Kind, r.Columns = kind, c.Columns
+	if err := checkColumns(c.Columns); err != nil {
 		return Request{}, err
 	}
 	if strings.TrimSpace(c.Filter) != "" {
@@ -195,129 +233,41 @@ func (c common) request(kind Kind) (Request, error) {
 	}
 	if c.Split != nil {
 		if r.Split, err = parseSplit(c.Split); err != nil {
-			return Request{}, fmt.Errorf("command: %w", err)
+			return Request{}, err
 		}
+	}
+	if kind == Epoch || kind == Mix {
+		r.Epoch = epoch.Epoch{Seed: c.Seed, Number: c.Epoch, Shuffle: c.Shuffle, Clump: c.Clump, GlobalBatch: c.GlobalBatch, Tail: c.Tail}
+		r.Share = epoch.Share{Rank: c.Rank, World: c.World, Worker: c.Worker, Workers: c.Workers, StartStep: c.StartStep}
+		if err := errors.Join(r.Epoch.Validate(), r.Share.Validate()); err != nil {
+			return Request{}, err
+		}
+	}
+	if kind == Mix {
+		if err := c.mix(&r); err != nil {
+			return Request{}, err
+		}
+	}
+	if c.Job != nil {
+		if err := ValidJob(*c.Job); err != nil {
+			return Request{}, fmt.Errorf("job: %w; leave the field out for the client's address", err)
+		}
+		r.Job = *c.Job
 	}
 	return r, nil
 }
 
-// columns checks a request's list of columns; nil selects all columns.
-func (c common) columns() ([]string, error) {
-	if c.Columns == nil {
-		return nil, nil
+// checkColumns checks a list of columns; nil selects all columns.
+func checkColumns(columns []string) error {
+	if columns != nil && len(columns) == 0 {
+		return errors.New("columns: empty, leave the field out for all columns")
 	}
-	if len(*c.Columns) == 0 {
-		return nil, errors.New("command: columns: empty, leave the field out for all columns")
-	}
-	seen := make(map[string]bool, len(*c.Columns))
-	for _, name := range *c.Columns {
+	seen := make(map[string]bool, len(columns))
+	for _, name := range columns {
 		if seen[name] {
-			return nil, fmt.Errorf("command: columns: %.64q is named twice", name)
+			return fmt.Errorf("columns: %.64q is named twice", name)
 		}
 		seen[name] = true
-	}
-	return *c.Columns, nil
-}
-
-func parseShard(cmd []byte) (Request, error) {
-	var body struct {
-		common
-		Index *uint64 `json:"index"`
-		Total *uint64 `json:"total"`
-	}
-	if err := json.Unmarshal(cmd, &body); err != nil {
-		return Request{}, commandError(err)
-	}
-	if err := required(field{"index", body.Index == nil}, field{"total", body.Total == nil}); err != nil {
-		return Request{}, err
-	}
-	checked, err := shard(*body.Index, *body.Total)
-	if err != nil {
-		return Request{}, fmt.Errorf("command: %w", err)
-	}
-	r, err := body.request(Shard)
-	r.Index, r.Total = checked.Index, checked.Total
-	return r, err
-}
-
-func parseTake(cmd []byte) (Request, error) {
-	var body struct{ common }
-	if err := json.Unmarshal(cmd, &body); err != nil {
-		return Request{}, commandError(err)
-	}
-	return body.request(Take)
-}
-
-// sequence holds the fields that an epoch and a mixture have in common.
-type sequence struct {
-	common
-	Seed        *uint64     `json:"seed"`
-	Epoch       *uint64     `json:"epoch"`
-	Shuffle     *bool       `json:"shuffle"`
-	Clump       *uint64     `json:"clump"`
-	GlobalBatch *uint64     `json:"global_batch"`
-	Tail        *epoch.Tail `json:"tail"`
-	Rank        *uint64     `json:"rank"`
-	World       *uint64     `json:"world"`
-	Worker      *uint64     `json:"worker"`
-	Workers     *uint64     `json:"workers"`
-	StartStep   *uint64     `json:"start_step"`
-}
-
-// request validates the fields; Epoch.Rows of the result is 0.
-func (q sequence) request(kind Kind) (Request, error) {
-	err := required(
-		field{"seed", q.Seed == nil}, field{"epoch", q.Epoch == nil}, field{"shuffle", q.Shuffle == nil},
-		field{"global_batch", q.GlobalBatch == nil}, field{"tail", q.Tail == nil},
-		field{"rank", q.Rank == nil}, field{"world", q.World == nil},
-	)
-	if err != nil {
-		return Request{}, err
-	}
-	r, err := q.common.request(kind)
-	if err != nil {
-		return Request{}, err
-	}
-	r.Epoch = epoch.Epoch{
-		Seed: *q.Seed, Number: *q.Epoch, Shuffle: *q.Shuffle, Clump: or(q.Clump, 1),
-		GlobalBatch: *q.GlobalBatch, Tail: *q.Tail,
-	}
-	r.Share = epoch.Share{
-		Rank: *q.Rank, World: *q.World, Worker: or(q.Worker, 0), Workers: or(q.Workers, 1),
-		StartStep: or(q.StartStep, 0),
-	}
-	if err := errors.Join(r.Epoch.Validate(), r.Share.Validate()); err != nil {
-		return Request{}, fmt.Errorf("command: %w", err)
-	}
-	return r, nil
-}
-
-func parseEpoch(cmd []byte) (Request, error) {
-	var body sequence
-	if err := json.Unmarshal(cmd, &body); err != nil {
-		return Request{}, commandError(err)
-	}
-	return body.request(Epoch)
-}
-
-func or(value *uint64, fallback uint64) uint64 {
-	if value == nil {
-		return fallback
-	}
-	return *value
-}
-
-// field is a required field of a command and whether it is missing.
-type field struct {
-	name    string
-	missing bool
-}
-
-func required(fields ...field) error {
-	for _, f := range fields {
-		if f.missing {
-			return fmt.Errorf("command: %s: missing", f.name)
-		}
 	}
 	return nil
 }

@@ -138,6 +138,8 @@ func TestParseDescriptorRefuses(t *testing.T) {
 		{"shuffle is no boolean", "shuffle: number does not fit, want true or false", epochWith("shuffle", "1")},
 		{"seed is no integer", "seed: string does not fit, want an integer in [0, 2^64)", epochWith("seed", `"1"`)},
 		{"tail is no string", "tail: number does not fit, want a string", epochWith("tail", "1")},
+		{"a list of another kind", "command: columns: number does not fit, want a string", epochWith("columns", "[1]")},
+		{"split is no object", "command: split: string does not fit, want an object", epochWith("split", `"1"`)},
 		{"kind is no string", "kind: number does not fit, want a string", command(`{"v":1,"kind":1}`)},
 	}
 	for _, tt := range tests {

@@ -64,172 +64,102 @@ func (r Rows) At(i int) int64 { return int64(binary.LittleEndian.Uint64(r.values
 
 // Schema checks that an Arrow IPC message is a schema with a single int64 column named row.
 func Schema(m Message) error {
-	kind, header, err := open(m)
+	header, err := open(m, headerSchema)
+	if err == nil {
+		err = checkSchema(header)
+	}
 	if err != nil {
-		return fmt.Errorf("schema: %w", err)
-	}
-	if kind != headerSchema {
-		return fmt.Errorf("message of type %d, %s", kind, wantHeader)
-	}
-	if err := checkSchema(header); err != nil {
 		return fmt.Errorf("schema: %w", err)
 	}
 	return nil
 }
 
 // Batch returns the rows of an Arrow IPC message, which must be a record batch of the schema that Schema checked.
-func Batch(m Message) (Rows, error) {
-	kind, header, err := open(m)
-	if err != nil {
-		return Rows{}, fmt.Errorf("record batch: %w", err)
+func Batch(m Message) (rows Rows, err error) {
+	header, err := open(m, headerRecordBatch)
+	if err == nil {
+		rows, err = readBatch(header, m.Body)
 	}
-	if kind != headerRecordBatch {
-		return Rows{}, fmt.Errorf("message of type %d, %s", kind, wantHeader)
-	}
-	rows, err := readBatch(header, m.Body)
 	if err != nil {
 		return Rows{}, fmt.Errorf("record batch: %w", err)
 	}
 	return rows, nil
 }
 
-// open parses the start of an Arrow IPC message: its type and the table of its header.
-func open(m Message) (kind int64, header table, err error) {
-	message, err := root(m.Header)
-	if err != nil {
-		return 0, table{}, err
+// open parses the start of an Arrow IPC message, which must be of the type wanted, and returns the table of its header.
+func open(m Message, want int64) (table, error) {
+	message := root(m.Header)
+	version, length, kind := message.number(messageVersion, 2), message.number(messageBodyLength, 8), message.number(messageHeaderType, 1)
+	message.vector(messageMetadata, 4)
+	header, ok := message.child(messageHeader)
+	switch {
+	case message.err != nil:
+		return table{}, message.err
+	case version != metadataV4 && version != metadataV5:
+		return table{}, fmt.Errorf("metadata version V%d, %s", version+1, wantVersion)
+	case length < 0 || length > int64(len(m.Body)):
+		return table{}, fmt.Errorf("a body of %d bytes announced, %d came", length, len(m.Body))
+	case !ok:
+		return table{}, errors.New("the message has no header")
+	case kind != want:
+		return table{}, fmt.Errorf("message of type %d, %s", kind, wantHeader)
 	}
-	version, err := message.number(messageVersion, 2)
-	if err != nil {
-		return 0, table{}, err
-	}
-	if version != metadataV4 && version != metadataV5 {
-		return 0, table{}, fmt.Errorf("metadata version V%d, %s", version+1, wantVersion)
-	}
-	length, err := message.number(messageBodyLength, 8)
-	if err != nil {
-		return 0, table{}, err
-	}
-	if length < 0 || length > int64(len(m.Body)) {
-		return 0, table{}, fmt.Errorf("a body of %d bytes announced, %d came", length, len(m.Body))
-	}
-	if _, _, err := message.vector(messageMetadata, 4); err != nil {
-		return 0, table{}, err
-	}
-	if kind, err = message.number(messageHeaderType, 1); err != nil {
-		return 0, table{}, err
-	}
-	header, ok, err := message.child(messageHeader)
-	if err == nil && !ok {
-		err = errors.New("the message has no header")
-	}
-	return kind, header, err
+	return header, nil
 }
 
 func checkSchema(schema table) error {
-	endianness, err := schema.number(schemaEndianness, 2)
-	if err != nil {
-		return err
-	}
-	if endianness != 0 {
+	endianness := schema.number(schemaEndianness, 2)
+	schema.vector(schemaMetadata, 4)
+	start, columns := schema.vector(schemaFields, 4)
+	switch {
+	case schema.err != nil:
+		return schema.err
+	case endianness != 0:
 		return errors.New("big-endian, want little-endian")
-	}
-	if _, _, err := schema.vector(schemaMetadata, 4); err != nil {
-		return err
-	}
-	start, columns, err := schema.vector(schemaFields, 4)
-	if err != nil {
-		return err
-	}
-	if columns != 1 {
+	case columns != 1:
 		return fmt.Errorf("%d columns, %s", columns, wantColumn)
 	}
-	column, err := indirect(schema.buf, start)
-	if err != nil {
-		return err
-	}
-	return checkColumn(column)
+	return checkColumn(schema.indirect(start))
 }
 
 func checkColumn(column table) error {
-	start, length, err := column.vector(fieldName, 1)
-	if err != nil {
-		return err
+	start, length := column.vector(fieldName, 1)
+	column.vector(fieldKeyValues, 4)
+	_, children := column.vector(fieldChildren, 4)
+	dictionary, kind := column.field(fieldDictionary, 4), column.number(fieldTypeType, 1)
+	integer, ok := column.child(fieldType)
+	if column.err != nil {
+		return column.err
 	}
-	if name := column.buf[start : start+length]; string(name) != rowName {
+	name := column.bytes[start : start+length]
+	switch {
+	case string(name) != rowName:
 		return fmt.Errorf("column %q, %s", name[:min(length, maxNameShown)], wantColumn)
-	}
-	if _, _, err := column.vector(fieldKeyValues, 4); err != nil {
-		return err
-	}
-	_, children, err := column.vector(fieldChildren, 4)
-	if err != nil {
-		return err
-	}
-	dictionary, err := column.field(fieldDictionary, 4)
-	if err != nil {
-		return err
-	}
-	if dictionary >= 0 {
+	case dictionary >= 0:
 		return fmt.Errorf("column row is dictionary-encoded, %s", wantColumn)
-	}
-	kind, err := column.number(fieldTypeType, 1)
-	if err != nil {
-		return err
-	}
-	if kind != typeInt || children != 0 {
+	case kind != typeInt || children != 0:
 		return fmt.Errorf("column row is of Arrow type %d with %d children, %s", kind, children, wantColumn)
-	}
-	return checkType(column)
-}
-
-func checkType(column table) error {
-	integer, ok, err := column.child(fieldType)
-	if err != nil {
-		return err
-	}
-	if !ok {
+	case !ok:
 		return fmt.Errorf("column row has no type, %s", wantColumn)
 	}
-	width, err := integer.number(intBitWidth, 4)
-	if err != nil {
-		return err
-	}
-	signed, err := integer.number(intIsSigned, 1)
-	if err != nil {
-		return err
-	}
-	if width != 8*rowWidth || signed == 0 {
+	width, signed := integer.number(intBitWidth, 4), integer.number(intIsSigned, 1)
+	if integer.err == nil && (width != 8*rowWidth || signed == 0) {
 		return fmt.Errorf("column row is an integer of %d bits, signed: %v; %s", width, signed != 0, wantColumn)
 	}
-	return nil
+	return integer.err
 }
 
 func readBatch(batch table, body []byte) (Rows, error) {
-	compression, err := batch.field(batchCompression, 4)
-	if err != nil {
-		return Rows{}, err
-	}
-	if compression >= 0 {
+	compression, rows := batch.field(batchCompression, 4), batch.number(batchLength, 8)
+	node, nodes := batch.vector(batchNodes, structSize)
+	buffer, buffers := batch.vector(batchBuffers, structSize)
+	_, variadic := batch.vector(batchVariadic, 8)
+	switch {
+	case batch.err != nil:
+		return Rows{}, batch.err
+	case compression >= 0:
 		return Rows{}, errors.New("the body is compressed; send it uncompressed")
-	}
-	rows, err := batch.number(batchLength, 8)
-	if err != nil {
-		return Rows{}, err
-	}
-	node, nodes, err := batch.vector(batchNodes, structSize)
-	if err != nil {
-		return Rows{}, err
-	}
-	buffer, buffers, err := batch.vector(batchBuffers, structSize)
-	if err != nil {
-		return Rows{}, err
-	}
-	_, variadic, err := batch.vector(batchVariadic, 8)
-	if err != nil {
-		return Rows{}, err
-	}
-	if nodes != 1 || variadic != 0 || buffers != buffersOfAColumn {
+	case nodes != 1 || variadic != 0 || buffers != buffersOfAColumn:
 		return Rows{}, fmt.Errorf("%d nodes and %d buffers, %s", nodes, buffers, wantColumn)
 	}
 	if length := batch.int64At(node); rows < 0 || length != rows {
