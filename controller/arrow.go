@@ -30,8 +30,7 @@ type arrowEngine struct {
 	namespace string // namespace of the manager
 	heads     heads
 	warnings  *warnings
-	replaced  sync.Map // why pods were replaced, until they are ready: sentences by types.NamespacedName
-	kept      sync.Map // StatefulSets of data nodes that wait for their next head, by types.NamespacedName
+	losses    sync.Map // *losses by types.NamespacedName of DataCaches
 }
 
 var _ engine = (*arrowEngine)(nil)
@@ -117,7 +116,7 @@ func (e *arrowEngine) observe(ctx context.Context, dc *v1alpha1.DataCache) (obse
 	if err != nil || out.leaving {
 		return out, err
 	}
-	why, err := e.explain(ctx, set, pods)
+	why, err := e.explain(ctx, dc, set, pods)
 	if err != nil {
 		return out, err
 	}
@@ -126,8 +125,8 @@ func (e *arrowEngine) observe(ctx context.Context, dc *v1alpha1.DataCache) (obse
 }
 
 // explain returns what prevents the pods from being created or running; nil if they only need time.
-func (e *arrowEngine) explain(ctx context.Context, set *lws.LeaderWorkerSet, pods []*corev1.Pod) (*trouble, error) {
-	if t, err := e.troubleOfMachines(ctx, pods); t != nil || err != nil {
+func (e *arrowEngine) explain(ctx context.Context, dc *v1alpha1.DataCache, set *lws.LeaderWorkerSet, pods []*corev1.Pod) (*trouble, error) {
+	if t, err := e.troubleOfMachines(ctx, dc, pods); t != nil || err != nil {
 		return t, err
 	}
 	if t := troubleOf(pods); t != nil || !needsWarnings(set, pods, e.warnings.now()) {
@@ -177,6 +176,7 @@ func (e *arrowEngine) find(ctx context.Context, dc *v1alpha1.DataCache) (*lws.Le
 
 // release deletes the LeaderWorkerSet, and with it the pods.
 func (e *arrowEngine) release(ctx context.Context, dc *v1alpha1.DataCache) error {
+	e.losses.Delete(client.ObjectKeyFromObject(dc))
 	set, err := e.find(ctx, dc)
 	if err != nil || set == nil {
 		return err
@@ -187,6 +187,7 @@ func (e *arrowEngine) release(ctx context.Context, dc *v1alpha1.DataCache) error
 // releaseOrphan deletes the LeaderWorkerSet of a DataCache that no longer exists: a DataCache deleted with --cascade=orphan leaves it
 // without an owner.
 func (e *arrowEngine) releaseOrphan(ctx context.Context, cache types.NamespacedName) error {
+	e.losses.Delete(cache)
 	set := &lws.LeaderWorkerSet{}
 	err := e.client.Get(ctx, types.NamespacedName{Namespace: cache.Namespace, Name: inject.CacheName(cache.Name)}, set)
 	if apierrors.IsNotFound(err) {

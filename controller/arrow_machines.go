@@ -150,26 +150,39 @@ func (o outage) trouble(pod *corev1.Pod) *trouble {
 	return &trouble{reasonMachine, fmt.Sprintf("%s; pod %s is being replaced", what, pod.Name)}
 }
 
+// losses is what is known of a cache's pods that were on lost machines, until their replacements are ready.
+type losses struct {
+	replaced map[string]string // why pods were replaced: sentences by name
+	kept     map[string]bool   // StatefulSets of data nodes that wait for their next head, by name
+}
+
+// lossesOf returns the losses of a cache, which one reconciliation at a time uses.
+func (e *arrowEngine) lossesOf(dc *v1alpha1.DataCache) *losses {
+	l, _ := e.losses.LoadOrStore(client.ObjectKeyFromObject(dc), &losses{map[string]string{}, map[string]bool{}})
+	return l.(*losses) //nolint:forcetypeassert // nothing else is stored
+}
+
 // troubleOfMachines returns the trouble of the first pod, by name, whose machine has an outage, or that was on one and is not ready since
 // it was replaced; nil if there is none.
-func (e *arrowEngine) troubleOfMachines(ctx context.Context, pods []*corev1.Pod) (*trouble, error) {
+func (e *arrowEngine) troubleOfMachines(ctx context.Context, dc *v1alpha1.DataCache, pods []*corev1.Pod) (*trouble, error) {
 	outages, err := e.outages(ctx, pods)
 	if err != nil {
 		return nil, err
 	}
+	replaced := e.lossesOf(dc).replaced
 	for _, pod := range byName(pods) {
 		if o, ok := outages[pod.Spec.NodeName]; ok {
 			return o.trouble(pod), nil
 		}
-		why, ok := e.replaced.Load(client.ObjectKeyFromObject(pod))
+		why, ok := replaced[pod.Name]
 		if !ok {
 			continue
 		}
 		if isReady(pod) {
-			e.replaced.Delete(client.ObjectKeyFromObject(pod))
+			delete(replaced, pod.Name)
 			continue
 		}
-		t := &trouble{reasonMachine, why.(string)}
+		t := &trouble{reasonMachine, why}
 		if own := podTrouble(pod); own != nil {
 			t = &trouble{own.reason, t.message + "; " + own.message}
 		}
@@ -197,11 +210,12 @@ func (e *arrowEngine) replaceLost(ctx context.Context, dc *v1alpha1.DataCache) e
 	if err != nil {
 		return err
 	}
+	ask := e.heads.once(ctx)
 	for _, pod := range byName(pods) {
 		o, out := outages[pod.Spec.NodeName]
-		lost := out && o.strands(pod, e.contactWith(ctx, pod, pods), e.warnings.now())
+		lost := out && o.strands(pod, contactWith(pod, pods, ask), e.warnings.now())
 		if isHead := pod.Labels[LabelRole] == RoleHead; isHead && set.DeletionTimestamp == nil {
-			if err := e.keepWorkers(ctx, set, pod, pods, lost); err != nil {
+			if err := e.keepWorkers(ctx, set, pod, pods, lost, e.lossesOf(dc).kept); err != nil {
 				return err
 			}
 		}
@@ -213,15 +227,15 @@ func (e *arrowEngine) replaceLost(ctx context.Context, dc *v1alpha1.DataCache) e
 		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) { // another pod has its name now
 			return fmt.Errorf("delete Pod %s from lost machine %s: %w", qualified(pod), o.machine, err)
 		}
-		e.replaced.Store(client.ObjectKeyFromObject(pod), o.what()+"; pod "+pod.Name+" was replaced")
+		e.lossesOf(dc).replaced[pod.Name] = o.what() + "; pod " + pod.Name + " was replaced"
 	}
 	return nil
 }
 
 // contactWith asks the pod, if it is a head, or the head of the data node in the pod.
-func (e *arrowEngine) contactWith(ctx context.Context, pod *corev1.Pod, pods []*corev1.Pod) contact {
+func contactWith(pod *corev1.Pod, pods []*corev1.Pod, ask func(*corev1.Pod) *headStatus) contact {
 	if pod.Labels[LabelRole] == RoleHead {
-		if _, err := e.heads.ask(ctx, pod); err != nil {
+		if ask(pod) == nil {
 			return contactLost
 		}
 		return contactHeld
@@ -234,7 +248,7 @@ func (e *arrowEngine) contactWith(ctx context.Context, pod *corev1.Pod, pods []*
 		if head.Labels[lws.GroupIndexLabelKey] != pod.Labels[lws.GroupIndexLabelKey] {
 			continue
 		}
-		if status, err := e.heads.ask(ctx, head); err == nil {
+		if status := ask(head); status != nil {
 			return status.contactWith(index - 1)
 		}
 	}
@@ -244,14 +258,14 @@ func (e *arrowEngine) contactWith(ctx context.Context, pod *corev1.Pod, pods []*
 // keepWorkers lets the data nodes of a group outlive its head. LeaderWorkerSet makes their StatefulSet a dependent of the head's pod,
 // with which the garbage collector would delete it, and accepts a StatefulSet that exists when it finds a new head. So the StatefulSet
 // of a head that goes becomes a dependent of the LeaderWorkerSet, and then of the new head's pod. If the pods of the new head have
-// another template, its data nodes must be replaced too.
-func (e *arrowEngine) keepWorkers(ctx context.Context, set *lws.LeaderWorkerSet, head *corev1.Pod, pods []*corev1.Pod, lost bool) error {
+// another template, its data nodes must be replaced too. kept are the StatefulSets that wait for their next head.
+func (e *arrowEngine) keepWorkers(ctx context.Context, set *lws.LeaderWorkerSet, head *corev1.Pod, pods []*corev1.Pod, lost bool, kept map[string]bool) error {
 	group, err := strconv.Atoi(head.Labels[lws.GroupIndexLabelKey])
 	if err != nil || group >= int(*set.Spec.Replicas) {
 		return nil //nolint:nilerr // a pod that is no group's, or whose group LeaderWorkerSet removes
 	}
 	key, leaves := client.ObjectKeyFromObject(head), lost || head.DeletionTimestamp != nil
-	if _, kept := e.kept.Load(key); !leaves && !kept && !outlived(head, pods) {
+	if !leaves && !kept[head.Name] && !outlived(head, pods) {
 		return nil
 	}
 	workers := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"}}
@@ -272,10 +286,10 @@ func (e *arrowEngine) keepWorkers(ctx context.Context, set *lws.LeaderWorkerSet,
 		return fmt.Errorf("patch the owner of StatefulSet %s: %w", qualified(workers), err)
 	}
 	if leaves {
-		e.kept.Store(key, true)
+		kept[head.Name] = true
 		return nil
 	}
-	e.kept.Delete(key)
+	delete(kept, head.Name)
 	if workers.Labels[lws.RevisionKey] == head.Labels[lws.RevisionKey] {
 		return nil
 	}

@@ -4,12 +4,24 @@
 package controller
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
 )
 
 // TestStrands checks which pods on machines that are not ready are deleted without grace period, and what is said of them.
@@ -77,4 +89,84 @@ func TestTolerateOutages(t *testing.T) {
 	if diff := cmp.Diff(want, spec.Tolerations); diff != "" {
 		t.Errorf("tolerations differ (-want +got):\n%s", diff)
 	}
+}
+
+// TestLossesAreForgotten checks that nothing is kept of the lost machines of a cache that was deleted before its pods were replaced.
+func TestLossesAreForgotten(t *testing.T) {
+	t.Parallel()
+	for name, deleted := range map[string]func(e *arrowEngine, dc *v1alpha1.DataCache) error{
+		"it is being deleted": func(e *arrowEngine, dc *v1alpha1.DataCache) error { return e.release(t.Context(), dc) },
+		"it is gone": func(e *arrowEngine, dc *v1alpha1.DataCache) error {
+			return e.releaseOrphan(t.Context(), client.ObjectKeyFromObject(dc))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dc := minimal()
+			e, _ := engineOfLost(t, dc)
+			if err := e.replaceLost(t.Context(), dc); err != nil {
+				t.Fatal(err)
+			}
+			if len(keptBy(e)) == 0 {
+				t.Fatal("nothing is known of the pods that were replaced")
+			}
+			if err := deleted(e, dc); err != nil {
+				t.Fatal(err)
+			}
+			if left := keptBy(e); len(left) > 0 {
+				t.Errorf("%v are kept", left)
+			}
+		})
+	}
+}
+
+// TestDeadHeadIsAskedOnce checks that the pods on a lost machine cost one request to a head that does not answer, which may take 2 s.
+func TestDeadHeadIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	dc := minimal()
+	e, asked := engineOfLost(t, dc)
+	if err := e.replaceLost(t.Context(), dc); err != nil {
+		t.Fatal(err)
+	}
+	if *asked != 1 {
+		t.Errorf("the head is asked %d times, want once", *asked)
+	}
+}
+
+// engineOfLost returns an engine of a cluster in which a cache's head runs on a machine that is ready and does not answer, and three data
+// nodes on one that does not exist, and the number of connections to the head.
+func engineOfLost(t *testing.T, dc *v1alpha1.DataCache) (e *arrowEngine, asked *int) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	set := liveSet()
+	set.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(dc, v1alpha1.GroupVersion.WithKind("DataCache"))}
+	objects := []client.Object{set, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "alive"}}}
+	for i := range 4 {
+		role, machine := RoleNode, "lost"
+		if i == 0 {
+			role, machine = RoleHead, "alive"
+		}
+		pod := cachePod(role, fmt.Sprintf("reviews-cache-0-%d", i), func(pod *corev1.Pod) {
+			pod.Namespace, pod.Spec.NodeName, pod.Status.Phase = dc.Namespace, machine, corev1.PodRunning
+			pod.Labels[inject.LabelCache], pod.Labels[lws.GroupIndexLabelKey], pod.Labels[lws.WorkerIndexLabelKey] = dc.Name, "0", strconv.Itoa(i)
+		})
+		objects = append(objects, pod)
+	}
+	k := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&corev1.Pod{}, indexCache, cacheOfPod).Build()
+	asked = new(int)
+	dial := func(context.Context, *corev1.Pod) (net.Conn, error) {
+		*asked++
+		return nil, errors.New("no route to host")
+	}
+	return &arrowEngine{applier: applier{client: k, live: k}, heads: heads{dial, time.Second}, warnings: &warnings{live: k, now: time.Now}}, asked
+}
+
+// keptBy returns the keys of what an engine remembers of caches.
+func keptBy(e *arrowEngine) (keys []any) {
+	note := func(key, _ any) bool { keys = append(keys, key); return true }
+	e.losses.Range(note)
+	return keys
 }
