@@ -55,6 +55,7 @@ type headStatus struct {
 		Index int    `json:"index"`
 		State string `json:"state"`
 	} `json:"nodes"`
+	Readers []reader `json:"readers"`
 }
 
 // contactWith is the head's contact with the data node with the index.
@@ -112,6 +113,19 @@ func (h heads) ask(ctx context.Context, pod *corev1.Pod) (_ *headStatus, err err
 		return nil, fmt.Errorf("ask head %s: read %s: %w", pod.Name, url, err)
 	}
 	return status, nil
+}
+
+// once returns a function that asks each head at most once, since one that does not answer takes the whole timeout; nil: it does not answer.
+func (h heads) once(ctx context.Context) func(*corev1.Pod) *headStatus {
+	answers := map[string]*headStatus{}
+	return func(head *corev1.Pod) *headStatus {
+		status, asked := answers[head.Name]
+		if !asked {
+			status, _ = h.ask(ctx, head)
+			answers[head.Name] = status
+		}
+		return status
+	}
 }
 
 // steady removes from an error what differs between attempts, such as the local port: the error goes into a status, which is only

@@ -33,7 +33,7 @@ func TestAsk(t *testing.T) {
 		fails   bool
 		timeout time.Duration // 0: longer than any machine needs
 	}{
-		"loads":             {handler: reply(http.StatusOK, whole), want: "{State:Loading Reason:loading 42% Snapshot:7 Rows:120 Bytes:4096 Splits:{Done:12 Total:28} Nodes:[{Index:0 State:}]}"},
+		"loads":             {handler: reply(http.StatusOK, whole), want: "{State:Loading Reason:loading 42% Snapshot:7 Rows:120 Bytes:4096 Splits:{Done:12 Total:28} Nodes:[{Index:0 State:}] Readers:[]}"},
 		"answers an error":  {handler: reply(http.StatusBadGateway, "no"), want: "/status answers 502 Bad Gateway", fails: true},
 		"answers no JSON":   {handler: reply(http.StatusOK, "hello"), want: "read http://reviews-cache-0:8080/status: invalid character", fails: true},
 		"answers for ever":  {handler: reply(http.StatusOK, `{"reason":"`+strings.Repeat("x", maxAnswer)+`"}`), want: "unexpected EOF", fails: true},

@@ -35,7 +35,12 @@ func combine(out *observation, set *lws.LeaderWorkerSet, pods []*corev1.Pod, ans
 	out.answers = true
 	var worst *headAnswer
 	for i := range answers {
-		if a := &answers[i]; a.status != nil && (worst == nil || rank(a) < rank(worst)) {
+		a := &answers[i]
+		if a.status == nil {
+			continue
+		}
+		out.readers = append(out.readers, a.status.Readers...)
+		if worst == nil || rank(a) < rank(worst) {
 			worst = a
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -29,6 +30,10 @@ type cacheReconciler struct {
 	events  *eventRecorder
 	metrics *metrics
 	now     func() time.Time
+
+	waits     *sentences // what TrainJobs with a Ready cache wait for
+	idleAfter time.Duration
+	pulses    sync.Map // pulse by types.NamespacedName of DataCaches that are Ready and used
 }
 
 // engineOf returns the engine that the DataCache's spec names; nil for one that this release doesn't support.
@@ -48,6 +53,7 @@ func (r *cacheReconciler) Reconcile(ctx context.Context, request ctrl.Request) (
 	dc := &v1alpha1.DataCache{}
 	err := r.client.Get(ctx, request.NamespacedName, dc)
 	if apierrors.IsNotFound(err) {
+		r.pulses.Delete(request.NamespacedName)
 		return requeueExpected(ctrl.Result{}, errors.Join(r.arrow.releaseOrphan(ctx, request.NamespacedName), r.fluid.releaseOrphan(ctx, request.NamespacedName)))
 	}
 	if err != nil {
@@ -81,6 +87,7 @@ func (r *cacheReconciler) reconcile(ctx context.Context, dc *v1alpha1.DataCache,
 	if err := r.act(ctx, dc, e, &f); err != nil {
 		return ctrl.Result{}, err
 	}
+	r.read(dc, &f)
 	snapshot := dc.Status.Snapshot
 	next := statusOf(dc, f)
 	if err := r.record(ctx, dc, e, &next); err != nil {
@@ -149,6 +156,24 @@ func (r *cacheReconciler) act(ctx context.Context, dc *v1alpha1.DataCache, e eng
 	return err
 }
 
+// read determines whether the TrainJobs that use the cache read it. The pulse begins anew when they stop waiting for something else.
+func (r *cacheReconciler) read(dc *v1alpha1.DataCache, f *facts) {
+	key := client.ObjectKeyFromObject(dc)
+	f.reading = waitsOf(dc.Namespace, f.users, r.waits)
+	if f.reading != nil || len(f.users) == 0 || f.condition.state != v1alpha1.StateReady {
+		r.pulses.Delete(key)
+		return
+	}
+	if !f.answers || dc.Spec.Arrow == nil { // unknown
+		return
+	}
+	before, _ := r.pulses.Load(key)
+	last, _ := before.(pulse)
+	last = last.next(f.now.Time, f.readers)
+	r.pulses.Store(key, last)
+	f.reading = last.reading(f.now.Time, r.idleAfter)
+}
+
 // remove deletes a DataCache that nobody used for its deleteAfterIdle, unless it was changed meanwhile.
 func (r *cacheReconciler) remove(ctx context.Context, dc *v1alpha1.DataCache) error {
 	err := r.client.Delete(ctx, dc, client.Preconditions{UID: new(dc.UID), ResourceVersion: new(dc.ResourceVersion)})
@@ -171,6 +196,9 @@ func (r *cacheReconciler) record(ctx context.Context, dc *v1alpha1.DataCache, e 
 	}
 	r.metrics.observe(dc, &old.Status, next, r.now())
 	ev := change(dc, e, &old.Status, next)
+	if ev == nil {
+		ev = readEvent(dc, &old.Status, next)
+	}
 	if ev == nil {
 		return nil
 	}

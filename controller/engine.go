@@ -41,6 +41,8 @@ type observation struct {
 	// progress is nil if it is unknown. An engine that knows only a percentage sets percent instead.
 	progress *progress
 	percent  *int32
+	// readers are those that heads list.
+	readers []reader
 
 	replicas, readyReplicas int32
 	selector                string // matches the pods that replicas counts

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/view"
 )
 
 // Reasons of the events on TrainJobs and DataCaches, and of those on runtimes.
@@ -26,6 +27,8 @@ const (
 	EventDegraded     = "CacheDegraded"
 	EventFailed       = "CacheFailed"
 	EventReleased     = "CacheReleased"
+	EventWaits        = "CacheUserWaits" // of a TrainJob that waits although its cache is Ready
+	EventNotRead      = "CacheNotRead"
 
 	EventNoTwin    = "NoCacheTwin"
 	EventTwinTaken = "CacheTwinNameTaken"
@@ -103,7 +106,7 @@ func isLoading(s v1alpha1.State) bool {
 
 // obstacleEvent returns the event for a cache whose pods are newly prevented from running, or for a new reason.
 func obstacleEvent(dc *v1alpha1.DataCache, before string, next *v1alpha1.DataCacheStatus, is condition) *objectEvent {
-	if is.reason == before || !isObstacle(is.reason) {
+	if is.reason == before || !view.IsObstacle(is.reason) {
 		return nil
 	}
 	switch {
@@ -115,15 +118,6 @@ func obstacleEvent(dc *v1alpha1.DataCache, before string, next *v1alpha1.DataCac
 		return warning(EventFailed, "cache %s: %s", dc.Name, is.message)
 	}
 	return warning(EventProvisioning, "cache %s: %s", dc.Name, is.message)
-}
-
-// isObstacle reports whether a reason names a problem that people may have to fix.
-func isObstacle(reason string) bool {
-	switch reason {
-	case "", reasonStarting, reasonUnreachable, reasonPlanning, reasonLoading, reasonLoaded, reasonReloading, reasonFailed, reasonReleased:
-		return false
-	}
-	return true
 }
 
 func readyCondition(s *v1alpha1.DataCacheStatus) condition {

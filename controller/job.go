@@ -22,6 +22,7 @@ import (
 	"github.com/kubeflow/datacache/internal/admit"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/runtimes"
+	"github.com/kubeflow/datacache/internal/view"
 )
 
 // jobReconciler gives a TrainJob its cache: a DataCache of its own, or Services that point to existing ones. cacheReconciler handles
@@ -29,7 +30,7 @@ import (
 type jobReconciler struct {
 	applier
 	events        *eventRecorder
-	refusals      *refusals
+	refusals      *sentences // why TrainJobs currently get no cache
 	clusterDomain string
 }
 
@@ -256,7 +257,7 @@ func (r *jobReconciler) use(ctx context.Context, job *trainer.TrainJob, service 
 
 // useEvent says which DataCache a job uses, and what prevents that from running: a new user did not get the earlier event about it.
 func useEvent(dc *v1alpha1.DataCache, host string) *objectEvent {
-	if is := readyCondition(&dc.Status); isObstacle(is.reason) {
+	if is := readyCondition(&dc.Status); view.IsObstacle(is.reason) {
 		return warning(EventProvisioning, "uses DataCache %s at %s: %s: %s", qualified(dc), host, is.reason, is.message)
 	}
 	return normal(EventProvisioning, "uses DataCache %s at %s", qualified(dc), host)

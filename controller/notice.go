@@ -23,6 +23,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/view"
 )
 
 const (
@@ -37,7 +38,7 @@ const (
 // step that can't be reached waits as well.
 type noticeReconciler struct {
 	client   client.Reader
-	refusals *refusals
+	refusals *sentences // why TrainJobs currently get no cache
 	dial     Dial
 
 	lastNotices sync.Map // the last notice sent, by the UID of the step's pod
@@ -134,7 +135,7 @@ func (r *noticeReconciler) noticeAbout(ctx context.Context, cache types.Namespac
 // else.
 func noticeOf(dc *v1alpha1.DataCache) string {
 	c := readyCondition(&dc.Status)
-	if isObstacle(c.reason) || c.reason == reasonStarting || c.reason == reasonReleased {
+	if view.IsObstacle(c.reason) || c.reason == reasonStarting || c.reason == reasonReleased {
 		return fmt.Sprintf("%s: %s", c.reason, c.message)
 	}
 	return ""
@@ -203,16 +204,16 @@ func stepsOfCache(reader client.Reader) func(context.Context, client.Object) []r
 	}
 }
 
-// refusals records why TrainJobs currently get no cache. It is safe for concurrent use.
-type refusals struct {
+// sentences holds a text about each of some TrainJobs. It is safe for concurrent use.
+type sentences struct {
 	mu   sync.Mutex
 	text map[types.NamespacedName]string
 }
 
-func newRefusals() *refusals { return &refusals{text: map[types.NamespacedName]string{}} }
+func newSentences() *sentences { return &sentences{text: map[types.NamespacedName]string{}} }
 
-// set records why the job gets no cache; "" if it gets one or is gone.
-func (r *refusals) set(job types.NamespacedName, text string) {
+// set records the text about a job; "" removes it, as must be done when the job is gone.
+func (r *sentences) set(job types.NamespacedName, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if text == "" {
@@ -222,7 +223,7 @@ func (r *refusals) set(job types.NamespacedName, text string) {
 	r.text[job] = text
 }
 
-func (r *refusals) of(job types.NamespacedName) string {
+func (r *sentences) of(job types.NamespacedName) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.text[job]

@@ -31,9 +31,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -65,6 +67,10 @@ type Options struct {
 
 	// Dial connects to heads and to the steps that wait for them; nil: to their pods' IP addresses.
 	Dial Dial
+	// Patience is how long a TrainJob with a Ready cache may take for its next step before its events say what it waits for; 0: 10 s.
+	Patience time.Duration
+	// IdleAfter is how long no rank may get rows from a cache before its condition Read says so; 0: 5 min.
+	IdleAfter time.Duration
 	// Now is the clock for idleTTL and times in statuses; nil: time.Now.
 	Now func() time.Time
 	// Tracer of reconciliations; nil: no spans are made.
@@ -95,6 +101,12 @@ func (o *Options) complete() error {
 	}
 	if o.Workers == 0 {
 		o.Workers = 16
+	}
+	if o.Patience == 0 {
+		o.Patience = defaultPatience
+	}
+	if o.IdleAfter == 0 {
+		o.IdleAfter = defaultIdleAfter
 	}
 	if o.Dial == nil {
 		o.Dial = dialPod
@@ -185,12 +197,19 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 			return fmt.Errorf("set up the status address: %w", err)
 		}
 	}
+	waits, changed := newSentences(), make(chan event.GenericEvent)
 	if err := setupCaches(mgr, o, &cacheReconciler{
-		applier: k, arrow: arrow, fluid: files, events: newEventRecorder(recorder), metrics: m, now: o.Now,
-	}); err != nil {
+		applier: k, arrow: arrow, fluid: files, events: newEventRecorder(recorder), metrics: m, now: o.Now, waits: waits, idleAfter: o.IdleAfter,
+	}, changed); err != nil {
 		return fmt.Errorf("set up the controller of DataCaches: %w", err)
 	}
-	no := newRefusals()
+	if err := setupProgress(mgr, o, &progressReconciler{
+		client: mgr.GetClient(), reader: &jobReader{mgr.GetClient(), mgr.GetAPIReader(), events}, events: newEventRecorder(recorder),
+		waits: waits, changed: changed, now: o.Now, patience: o.Patience,
+	}); err != nil {
+		return fmt.Errorf("set up the controller of TrainJobs that wait: %w", err)
+	}
+	no := newSentences()
 	if err := setupJobs(mgr, o, &jobReconciler{applier: k, events: newEventRecorder(recorder), refusals: no, clusterDomain: o.ClusterDomain}); err != nil {
 		return fmt.Errorf("set up the controller of TrainJobs: %w", err)
 	}
@@ -226,8 +245,8 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 }
 
 // setupCaches reconciles a DataCache when its spec or annotations, its objects or pods, or the phase of a job that uses it change. Fluid's
-// objects are watched once a cache needs them.
-func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler) error {
+// objects are watched once a cache needs them. changed are DataCaches whose TrainJobs wait for something else.
+func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler, changed <-chan event.GenericEvent) error {
 	spec := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	built, err := ctrl.NewControllerManagedBy(mgr).Named("datacache").
 		For(&v1alpha1.DataCache{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
@@ -242,6 +261,7 @@ func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler) error {
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(cachesOnMachine(mgr.GetClient())), builder.WithPredicates(readinessChanged)).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(usedCache)).
 		Watches(&trainer.TrainJob{}, handler.EnqueueRequestsFromMapFunc(cachesOfJob(mgr.GetClient())), builder.WithPredicates(phaseChanged)).
+		WatchesRawSource(ctrlsource.Channel(changed, &handler.EnqueueRequestForObject{})).
 		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: o.Workers}).
 		Build(withTraces(o.Tracer, "DataCache", r))
 	r.fluid.watches.controller = built
@@ -256,6 +276,16 @@ func setupJobs(mgr ctrl.Manager, o Options, r *jobReconciler) error {
 		Watches(&v1alpha1.DataCache{}, handler.EnqueueRequestsFromMapFunc(jobsOfCache(mgr.GetClient())), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: max(1, o.Workers/2)}).
 		Complete(withTraces(o.Tracer, trainer.TrainJobKind, reconcile.AsReconciler(mgr.GetClient(), r)))
+}
+
+// setupProgress reconciles a TrainJob when its phase or its Jobs' states change, or the state of a DataCache that it may use, and
+// periodically while it waits.
+func setupProgress(mgr ctrl.Manager, o Options, r *progressReconciler) error {
+	return ctrl.NewControllerManagedBy(mgr).Named("datacache-progress").
+		For(&trainer.TrainJob{}, builder.WithPredicates(progressChanged)).
+		Watches(&v1alpha1.DataCache{}, handler.EnqueueRequestsFromMapFunc(jobsOfCache(mgr.GetClient())), builder.WithPredicates(stateChanged)).
+		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: max(1, o.Workers/2)}).
+		Complete(r)
 }
 
 // setupNotices reconciles a waiting pod when it starts, when the status of the DataCache that it waits for changes, and periodically.

@@ -57,6 +57,8 @@ type facts struct {
 	users []string // as <namespace>/<name>, sorted
 	// obstacle prevents the cache's objects from being applied until somebody removes it.
 	obstacle *trouble
+	// reading is whether the cache's users read it; nil: unknown.
+	reading *reading
 }
 
 // statusOf returns the status that follows from the previous one and the facts. It modifies neither. observedGeneration is not
@@ -79,6 +81,7 @@ func statusOf(dc *v1alpha1.DataCache, f facts) v1alpha1.DataCacheStatus {
 	recordTimes(&out, c.state, f)
 	out.State = c.state
 	setConditions(&out, c, dc.Generation, f.now)
+	setReading(&out, f.reading, dc.Generation, f.now)
 	return out
 }
 

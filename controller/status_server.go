@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/view"
 	"github.com/kubeflow/datacache/internal/webpage"
 )
 
@@ -140,7 +141,7 @@ func waitStatusOf(dc *v1alpha1.DataCache, job string) waitStatus {
 		out.State = v1alpha1.StateFailed
 	case out.State == v1alpha1.StateReady && !isUser(dc, job):
 		return waitStatus{v1alpha1.StatePending, fmt.Sprintf("DataCache %s is ready and does not know TrainJob %s as its user yet", dc.Name, job)}
-	case isObstacle(c.reason):
+	case view.IsObstacle(c.reason):
 		out.Reason = c.reason + ": " + c.message
 	}
 	return out

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
@@ -27,6 +28,24 @@ var phaseChanged = predicate.Funcs{
 		before, ok := e.ObjectOld.(*trainer.TrainJob)
 		after, also := e.ObjectNew.(*trainer.TrainJob)
 		return !ok || !also || phaseOf(before) != phaseOf(after)
+	},
+}
+
+// progressChanged passes events that change a TrainJob's phase or the states of its Jobs.
+var progressChanged = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*trainer.TrainJob)
+		after, also := e.ObjectNew.(*trainer.TrainJob)
+		return !ok || !also || phaseOf(before) != phaseOf(after) || jobsOf(before) != jobsOf(after)
+	},
+}
+
+// stateChanged passes events that change a DataCache's state.
+var stateChanged = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*v1alpha1.DataCache)
+		after, also := e.ObjectNew.(*v1alpha1.DataCache)
+		return !ok || !also || before.Status.State != after.Status.State
 	},
 }
 

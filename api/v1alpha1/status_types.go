@@ -39,6 +39,21 @@ const (
 	ConditionProgressing = "Progressing"
 	// ConditionDegraded is True while the rows of a lost node are being loaded again.
 	ConditionDegraded = "Degraded"
+	// ConditionRead is False while a cache is Ready and the TrainJobs that use it read no rows, and says what they wait for. A cache that
+	// is not Ready, or that nobody uses, does not have it.
+	ConditionRead = "Read"
+)
+
+// The reasons of the condition Read.
+const (
+	// ReasonRead: rows were read in the last minutes.
+	ReasonRead = "Read"
+	// ReasonTrainJobWaits: a TrainJob does not train yet; the message says what it waits for, and what to do.
+	ReasonTrainJobWaits = "TrainJobWaits"
+	// ReasonNotRead: no rank has asked for rows, or taken those of its streams, for minutes: it computes, or hangs.
+	ReasonNotRead = "NotRead"
+	// ReasonRanksWait: the ranks wait for the cache, which has sent nothing for minutes.
+	ReasonRanksWait = "RanksWait"
 )
 
 // Failure describes the failure that ended an attempt to load a cache. A cache in use is tried again after a delay that doubles from

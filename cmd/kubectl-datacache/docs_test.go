@@ -163,7 +163,7 @@ func whyExample(t *testing.T, out io.Writer) error {
 	twin.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{step}
 	waits := cacheOf("team-a", "train", time.Minute, "Pending", "ImagePullBackOff", "pod train-cache-0: ...")
 	findings, err := diagnose.Why(t.Context(), holding(t, trainJob(), twin, waits), nil, client.ObjectKey{Namespace: "team-a", Name: "train"})
-	printFindings(out, findings)
+	printFindings(out, findings, "WAITS")
 	return err
 }
 

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -48,12 +47,12 @@ not all could be looked at, and 1 after an error.`,
 		key := types.NamespacedName{Namespace: c.namespace, Name: args[0]}
 		var before []diagnose.Finding
 		for {
-			findings, err := diagnose.Why(cmd.Context(), c, c.lastLine, key)
+			findings, err := diagnose.Why(cmd.Context(), c, c.lines, key)
 			switch {
 			case *output != "":
 				err = errors.Join(err, output.print(cmd.OutOrStdout(), findings))
 			case !slices.Equal(findings, before):
-				printFindings(cmd.OutOrStdout(), findings)
+				printFindings(cmd.OutOrStdout(), findings, "WAITS")
 			}
 			if err != nil {
 				return err
@@ -83,22 +82,26 @@ func verdict(findings []diagnose.Finding) error {
 	return nil
 }
 
-// lastLine returns the last line of a container's log.
-func (c *cluster) lastLine(ctx context.Context, pod types.NamespacedName, container string) (string, error) {
-	options := &corev1.PodLogOptions{Container: container, TailLines: new(int64(1))}
+// lines returns the last lines of a container's log, and all of them if last is 0.
+func (c *cluster) lines(ctx context.Context, pod types.NamespacedName, container string, last int64) (string, error) {
+	options := &corev1.PodLogOptions{Container: container}
+	if last > 0 {
+		options.TailLines = &last
+	}
 	text, err := c.core.Pods(pod.Namespace).GetLogs(pod.Name, options).DoRaw(ctx)
 	if err != nil {
 		return "", fmt.Errorf("read the log of pod %s: %w", pod, err)
 	}
-	return strings.TrimSpace(string(text)), nil
+	return string(text), nil
 }
 
-func printFindings(out io.Writer, findings []diagnose.Finding) {
+// printFindings prints what was found; blocks is the mark of what blocks, of five letters.
+func printFindings(out io.Writer, findings []diagnose.Finding, blocks string) {
 	for _, f := range findings {
 		mark := "ok   "
 		switch {
 		case f.Blocks:
-			mark = "WAITS"
+			mark = blocks
 		case f.Unseen:
 			mark = "?    "
 		}

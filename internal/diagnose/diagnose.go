@@ -24,6 +24,7 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/runtimes"
+	"github.com/kubeflow/datacache/internal/view"
 )
 
 // Finding is what was found at one step of the way from a TrainJob to its rows.
@@ -35,18 +36,18 @@ type Finding struct {
 	Fix     string `json:"fix,omitempty"` // what to do about it; "" if it does not block, or if waiting is all that there is to do
 }
 
-// LastLine returns the last line of a container's log.
-type LastLine func(ctx context.Context, pod types.NamespacedName, container string) (string, error)
+// Log returns the last lines of a container's log, and the whole of it if lines is 0.
+type Log func(ctx context.Context, pod types.NamespacedName, container string, lines int64) (string, error)
 
 // Why looks at a TrainJob, its runtime, its caches, its Jobs, the step that waits for the caches and the training pods, in the order in which
-// they depend on each other. It ends after the first that blocks; if the TrainJob has failed, after the first that may be the cause. Of several caches, more than one may block. lastLine may be nil: then no
-// log is read. The error is that of the API server.
-func Why(ctx context.Context, reader client.Reader, lastLine LastLine, key types.NamespacedName) ([]Finding, error) {
+// they depend on each other. It ends after the first that blocks; if the TrainJob has failed, after the first that may be the cause. Of several caches, more than one may block. log may be nil: then none is
+// read. The error is that of the API server.
+func Why(ctx context.Context, reader client.Reader, log Log, key types.NamespacedName) ([]Finding, error) {
 	job := &trainer.TrainJob{}
 	if err := reader.Get(ctx, key, job); err != nil {
 		return nil, fmt.Errorf("get TrainJob %s: %w", key, err)
 	}
-	w := &walk{reader: reader, lastLine: lastLine, job: job}
+	w := &walk{reader: reader, log: log, job: job}
 	steps := []func(context.Context) ([]Finding, error){one(w.trainJob), one(w.runtime), w.caches, one(w.jobs), one(w.step), one(w.pods)}
 	var findings []Finding
 	for i, step := range steps {
@@ -63,8 +64,25 @@ func Why(ctx context.Context, reader client.Reader, lastLine LastLine, key types
 }
 
 // Blocked reports whether one of the findings blocks.
-func Blocked(findings []Finding) bool {
-	return slices.ContainsFunc(findings, func(f Finding) bool { return f.Blocks })
+func Blocked(findings []Finding) bool { return Cause(findings) != nil }
+
+// Cause returns the last finding that blocks, which is the nearest to the cause; nil if nothing does.
+func Cause(findings []Finding) *Finding {
+	for i := range slices.Backward(findings) {
+		if findings[i].Blocks {
+			return &findings[i]
+		}
+	}
+	return nil
+}
+
+// String is the finding in one sentence, with what to do.
+func (f *Finding) String() string {
+	text := f.Subject + ": " + f.State
+	if f.Fix != "" {
+		text += "; fix: " + f.Fix
+	}
+	return text
 }
 
 // one makes a step of one that has a single finding.
@@ -77,11 +95,12 @@ func one(step func(context.Context) (Finding, error)) func(context.Context) ([]F
 
 // walk is the state of one diagnosis.
 type walk struct {
-	reader   client.Reader
-	lastLine LastLine // nil: logs can't be read
-	job      *trainer.TrainJob
-	failed   bool // the TrainJob has failed
-	done     bool // the remaining steps do not apply
+	reader  client.Reader
+	log     Log // nil: logs can't be read
+	job     *trainer.TrainJob
+	failed  bool   // the TrainJob has failed
+	done    bool   // the remaining steps do not apply
+	notRead string // why no rank reads the caches, as far as it is known; ""
 }
 
 func (w *walk) trainJob(ctx context.Context) (Finding, error) {
@@ -161,6 +180,14 @@ func (w *walk) cache(ctx context.Context, key types.NamespacedName) (Finding, er
 	if last := dc.Status.LastFailure; last != nil && dc.Status.State != v1alpha1.StateFailed {
 		f.State += "; it failed before: " + last.Message
 	}
+	read := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionRead)
+	switch {
+	case read == nil || w.failed:
+	case read.Reason == v1alpha1.ReasonRanksWait:
+		f.State, f.Blocks, f.Fix = fmt.Sprintf("%s: %s: %s", dc.Status.State, read.Reason, read.Message), true, fixes[read.Reason]
+	case read.Reason == v1alpha1.ReasonNotRead:
+		w.notRead += "; DataCache " + dc.Name + ": " + read.Message
+	}
 	released := w.failed && dc.Status.State == v1alpha1.StateReleased // because the TrainJob ended
 	if (ready.Status != metav1.ConditionTrue || dc.Status.State == v1alpha1.StateDegraded) && !released {
 		f.Blocks, f.Fix = true, fixes[ready.Reason]
@@ -208,7 +235,7 @@ func (w *walk) noCache(ctx context.Context, f Finding) (Finding, error) {
 
 // unmanaged is the finding for a cache without a status: no manager has reconciled it.
 func (w *walk) unmanaged(ctx context.Context, f Finding) (Finding, error) {
-	f.State, f.Blocks = "no manager has looked at it yet", true
+	f.State, f.Blocks = view.Unseen, true
 	f.Fix = "wait some seconds; then ask who runs datacache to look at its manager's pods"
 	var managers appsv1.DeploymentList
 	err := w.reader.List(ctx, &managers, client.MatchingLabels{"app.kubernetes.io/name": "datacache-manager"})

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
@@ -201,6 +202,7 @@ func (w *walk) pods(ctx context.Context) (Finding, error) {
 	if err != nil {
 		return f, err
 	}
+	pods = slices.DeleteFunc(pods, func(pod corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
 	running := 0
 	for i := range pods {
 		pod := &pods[i]
@@ -213,7 +215,11 @@ func (w *walk) pods(ctx context.Context) (Finding, error) {
 		}
 	}
 	f.State = fmt.Sprintf("%d of %d run", running, len(pods))
-	if running > 0 {
+	switch {
+	case running == 0:
+	case w.notRead != "":
+		f.State, f.Unseen, f.Fix = f.State+w.notRead, true, fixes[v1alpha1.ReasonNotRead]
+	default:
 		f.State += "; their logs say how the training goes"
 	}
 	return f, nil
@@ -240,7 +246,7 @@ func (w *walk) troubleOf(ctx context.Context, pod *corev1.Pod) (why, fix string,
 		return "should have ended at " + pod.DeletionTimestamp.UTC().Format(time.TimeOnly) + " UTC: its node " + pod.Spec.NodeName + " does not answer",
 			"if that machine is lost for good: kubectl delete node " + pod.Spec.NodeName, nil
 	}
-	if why := waitsFor(pod); why != "" {
+	if why := Waits(pod); why != "" {
 		event, err := w.warning(ctx, pod, func(string) bool { return true })
 		if event != "" && !strings.Contains(why, event) {
 			why += ": " + event
@@ -264,8 +270,8 @@ func (w *walk) troubleOf(ctx context.Context, pod *corev1.Pod) (why, fix string,
 	return "", "", nil
 }
 
-// waitsFor says why a pod does not start; "" if it runs or has ended.
-func waitsFor(pod *corev1.Pod) string {
+// Waits says why a pod does not start; "" if it runs or has ended.
+func Waits(pod *corev1.Pod) string {
 	if pod.Status.Phase != corev1.PodPending {
 		return ""
 	}
@@ -299,14 +305,14 @@ func waitsFor(pod *corev1.Pod) string {
 
 // lastLineOf returns the last line of the log of a pod's first container; "" if it can't be read.
 func (w *walk) lastLineOf(ctx context.Context, pod *corev1.Pod) string {
-	if w.lastLine == nil || len(pod.Spec.Containers) == 0 {
+	if w.log == nil || len(pod.Spec.Containers) == 0 {
 		return ""
 	}
-	line, err := w.lastLine(ctx, client.ObjectKeyFromObject(pod), pod.Spec.Containers[0].Name)
+	line, err := w.log(ctx, client.ObjectKeyFromObject(pod), pod.Spec.Containers[0].Name, 1)
 	if err != nil {
 		return ""
 	}
-	return line
+	return strings.TrimSpace(line)
 }
 
 // warning is the message of the newest warning about an object whose reason is wanted; "" if there is none.

@@ -4,7 +4,6 @@
 package overview
 
 import (
-	"cmp"
 	"fmt"
 	"net/url"
 	"slices"
@@ -70,9 +69,4 @@ func (f Filter) Query() string {
 // has reports whether a state is one of the filter's.
 func (f Filter) has(state v1alpha1.State) bool {
 	return len(f.States) == 0 || slices.Contains(f.States, state)
-}
-
-// stateOf is the state of a DataCache: one that no manager has looked at yet is Pending.
-func stateOf(dc *v1alpha1.DataCache) v1alpha1.State {
-	return cmp.Or(dc.Status.State, v1alpha1.StatePending)
 }

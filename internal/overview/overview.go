@@ -16,10 +16,10 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/view"
 	"github.com/kubeflow/datacache/internal/webpage"
 )
 
@@ -82,19 +82,22 @@ func pageOf(f Filter, assets string, caches []v1alpha1.DataCache, now time.Time)
 	if f.Namespace != "" {
 		p.Where, p.Up = "in "+f.Namespace, Filter{States: f.States}.Query()
 	}
-	counts := map[v1alpha1.State]int{}
+	counts, needs := map[v1alpha1.State]int{}, 0
 	var shown []*v1alpha1.DataCache
 	for i := range caches {
-		state := stateOf(&caches[i])
-		counts[state]++
-		if f.has(state) {
+		is := view.Of(&caches[i])
+		counts[is.State]++
+		if is.Needs {
+			needs++
+		}
+		if f.has(is.State) {
 			shown = append(shown, &caches[i])
 		}
 	}
 	slices.SortFunc(shown, func(a, b *v1alpha1.DataCache) int {
-		return cmp.Or(slices.Index(states, stateOf(a))-slices.Index(states, stateOf(b)), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(rank(a)-rank(b), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	p.Tone, p.Badge = summary(counts, len(caches))
+	p.Tone, p.Badge = summary(counts, needs, len(caches))
 	p.Choices = choices(f, counts, len(caches))
 	p.More = max(len(shown)-maxRows, 0)
 	for _, dc := range shown[:len(shown)-p.More] {
@@ -106,17 +109,26 @@ func pageOf(f Filter, assets string, caches []v1alpha1.DataCache, now time.Time)
 	return p
 }
 
-// summary says in words how well all caches are.
-func summary(counts map[v1alpha1.State]int, all int) (tone, text string) {
-	failed, degraded := counts[v1alpha1.StateFailed], counts[v1alpha1.StateDegraded]
+// rank is the place of a cache on the page: of those that need somebody, and then of the others, by state.
+func rank(dc *v1alpha1.DataCache) int {
+	is := view.Of(dc)
+	place := slices.Index(states, is.State)
+	if !is.Needs {
+		place += len(states)
+	}
+	return place
+}
+
+// summary says in words how well all caches are; needs is how many need somebody.
+func summary(counts map[v1alpha1.State]int, needs, all int) (tone, text string) {
 	busy := counts[v1alpha1.StatePending] + counts[v1alpha1.StatePlanning] + counts[v1alpha1.StateLoading]
 	switch {
 	case all == 0:
 		return "idle", "No caches"
-	case failed > 0:
-		return "bad", fmt.Sprintf("%d of %d Failed", failed, all)
-	case degraded > 0:
-		return "warn", fmt.Sprintf("%d of %d Degraded", degraded, all)
+	case needs > 0 && counts[v1alpha1.StateFailed] > 0:
+		return "bad", fmt.Sprintf("%d of %d need somebody", needs, all)
+	case needs > 0:
+		return "warn", fmt.Sprintf("%d of %d need somebody", needs, all)
 	case busy > 0:
 		return "busy", fmt.Sprintf("%d of %d not loaded yet", busy, all)
 	}
@@ -138,18 +150,16 @@ func choices(f Filter, counts map[v1alpha1.State]int, all int) []choice {
 
 func rowOf(dc *v1alpha1.DataCache, f Filter, now time.Time) row {
 	s := &dc.Status
-	state := stateOf(dc)
+	is := view.Of(dc)
 	r := row{
 		Namespace: dc.Namespace, Name: dc.Name, NamespaceURL: Filter{Namespace: dc.Namespace, States: f.States}.Query(),
-		State: string(state), Tone: tones[state], Percent: s.LoadedPercent, Users: s.Users,
+		State: string(is.State), Tone: tones[is.State], Reason: is.Reason, Message: is.Message, Percent: s.LoadedPercent, Users: s.Users,
 	}
 	if at := since(dc); !at.IsZero() {
 		r.Since, r.Age = at.UTC(), duration.HumanDuration(now.Sub(at))
 	}
-	if ready := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady); ready != nil {
-		r.Reason, r.Message = ready.Reason, ready.Message
-	} else {
-		r.Message = "no manager has looked at it yet"
+	if is.Needs && r.Tone != "bad" {
+		r.Tone = "warn"
 	}
 	switch {
 	case dc.Spec.Arrow != nil:

@@ -30,7 +30,7 @@ func cacheIn(namespace, name string, state v1alpha1.State) v1alpha1.DataCache {
 	if state != "" {
 		dc.Status.Conditions = []metav1.Condition{
 			{Type: v1alpha1.ConditionDegraded, LastTransitionTime: metav1.NewTime(now.Add(-2 * time.Hour))},
-			{Type: v1alpha1.ConditionReady, Reason: "Why", Message: "because", LastTransitionTime: metav1.NewTime(now.Add(-time.Hour))},
+			{Type: v1alpha1.ConditionReady, Reason: "Loaded", Message: "because", LastTransitionTime: metav1.NewTime(now.Add(-time.Hour))},
 		}
 	}
 	return dc
@@ -90,7 +90,7 @@ func TestTroubleComesFirst(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if p.Badge != "2 of 7 Failed" || p.Tone != "bad" {
+	if p.Badge != "3 of 7 need somebody" || p.Tone != "bad" {
 		t.Errorf("it says %s: %s", p.Tone, p.Badge)
 	}
 	p = pageOf(Filter{Namespace: "b", States: []v1alpha1.State{v1alpha1.StateFailed}}, "", slices.Clone(caches[:1]), now)
@@ -112,8 +112,8 @@ func TestSummary(t *testing.T) {
 		{nil, "idle: No caches"},
 		{[]v1alpha1.State{v1alpha1.StateReady, v1alpha1.StateReleased, v1alpha1.StateReady}, "good: 2 Ready, 1 Released"},
 		{[]v1alpha1.State{v1alpha1.StateReady, v1alpha1.StatePlanning, ""}, "busy: 2 of 3 not loaded yet"},
-		{[]v1alpha1.State{v1alpha1.StateLoading, v1alpha1.StateDegraded}, "warn: 1 of 2 Degraded"},
-		{[]v1alpha1.State{v1alpha1.StateFailed, v1alpha1.StateDegraded}, "bad: 1 of 2 Failed"},
+		{[]v1alpha1.State{v1alpha1.StateLoading, v1alpha1.StateDegraded}, "warn: 1 of 2 need somebody"},
+		{[]v1alpha1.State{v1alpha1.StateFailed, v1alpha1.StateDegraded}, "bad: 2 of 2 need somebody"},
 	} {
 		var caches []v1alpha1.DataCache
 		for i, state := range tt.states {
@@ -132,7 +132,7 @@ func TestRow(t *testing.T) {
 	s.Rows, s.Bytes, s.LoadedPercent, s.Replicas, s.ReadyReplicas, s.Users = new(int64(1234567)), new(int64(3<<30)), new(int32(100)), 2, 1, 3
 	want := row{
 		Namespace: "team-a", NamespaceURL: "?namespace=team-a&state=Ready", Name: "train", Source: "demo.reviews", State: "Ready", Tone: "good",
-		Since: now.Add(-time.Hour), Age: "60m", Reason: "Why", Message: "because", Percent: new(int32(100)), Rows: "1,234,567", Bytes: "3.0 GiB",
+		Since: now.Add(-time.Hour), Age: "60m", Reason: "Loaded", Message: "because", Percent: new(int32(100)), Rows: "1,234,567", Bytes: "3.0 GiB",
 		Copies: "1 of 2", Nodes: "4", Users: 3,
 	}
 	if diff := cmp.Diff(want, rowOf(&dc, Filter{States: []v1alpha1.State{v1alpha1.StateReady}}, now)); diff != "" {

@@ -60,6 +60,9 @@ func TestWhy(t *testing.T) {
 	waiting.Spec.Suspend = new(true)
 	cluster.Create(t, waiting)
 	say("waiting", "suspended: its cache starts when it runs", "Blocks:true", "Kueue")
+	kubetest.Eventually(t, "the event of a suspended TrainJob", func() error {
+		return recorded(t, waiting, corev1.EventTypeNormal, "CacheUserWaits", []string{"suspended: its cache starts when it runs"})
+	})
 
 	cluster.Kubelet.Play(ns, func(pod *corev1.Pod) kubetest.Act {
 		if pod.Labels[inject.LabelReplicatedJob] == inject.StepName {

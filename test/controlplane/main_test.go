@@ -188,7 +188,7 @@ func newManager(ctx context.Context, c *kubetest.Cluster, port int, metrics *pro
 		return nil, err
 	}
 	return mgr, controller.Setup(ctx, mgr, controller.Options{
-		Image: image, Namespace: systemNamespace, Dial: heads.dial, Registry: metrics,
+		Image: image, Namespace: systemNamespace, Dial: heads.dial, Registry: metrics, Patience: time.Second, IdleAfter: 3 * time.Second,
 	})
 }
 

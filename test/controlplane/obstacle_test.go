@@ -89,6 +89,9 @@ var obstacles = map[string]obstacle{
 func TestObstacles(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
+	admin := cluster.Namespace(t)
+	allow(t, "", admin, "admin")
+	page := visit(t, webhookPort).as(t, admin, "admin")
 	for name, o := range obstacles {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -118,6 +121,13 @@ func TestObstacles(t *testing.T) {
 				want = append(want, "Pending: "+o.reason+": ")
 			}
 			kubetest.Eventually(t, "the diagnosis", func() error { return blocks(t, client.ObjectKeyFromObject(job), want) })
+			if o.reason != "" {
+				name := "train"
+				if o.job != nil { // it uses the DataCache of byHand
+					name = "reviews"
+				}
+				shown(t, page, ns, name, v1alpha1.ConditionReady, o.reason, o.want)
+			}
 		})
 	}
 }
@@ -125,13 +135,19 @@ func TestObstacles(t *testing.T) {
 // warned checks for a warning event of the TrainJob with the parts.
 func warned(t *testing.T, job *trainer.TrainJob, reason string, parts []string) error {
 	t.Helper()
+	return recorded(t, job, corev1.EventTypeWarning, reason, parts)
+}
+
+// recorded checks for an event of the TrainJob of the type with the parts.
+func recorded(t *testing.T, job *trainer.TrainJob, kind, reason string, parts []string) error {
+	t.Helper()
 	var events corev1.EventList
 	if err := cluster.Client.List(t.Context(), &events, client.InNamespace(job.Namespace)); err != nil {
 		return err
 	}
 	err := errors.New("there is no event of it")
 	for _, e := range events.Items {
-		if e.InvolvedObject.Kind == "TrainJob" && e.InvolvedObject.Name == job.Name && e.Reason == reason && e.Type == corev1.EventTypeWarning {
+		if e.InvolvedObject.Kind == "TrainJob" && e.InvolvedObject.Name == job.Name && e.Reason == reason && e.Type == kind {
 			if err = lacks(e.Message, parts); err == nil {
 				return nil
 			}

@@ -6,16 +6,20 @@ package controlplane
 import (
 	"errors"
 	"fmt"
+	"html"
 	"maps"
+	"net/http"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,6 +27,7 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
+	"github.com/kubeflow/datacache/test/kit/readtest"
 )
 
 // trainingWait is a way in which a TrainJob whose cache is Ready does not train.
@@ -33,7 +38,9 @@ type trainingWait struct {
 	job      func(job *trainer.TrainJob)          // edits the TrainJob
 	setUp    func(t *testing.T, namespace string) // called before the TrainJob is created
 	after    func(t *testing.T, pod *corev1.Pod)  // called with the pod that waits
-	want     []string                             // parts of the last line of the diagnosis
+	want     []string                             // parts of the last line of the diagnosis, of the event, of the condition and of the page
+	log      string                               // part of the diagnosis that only users see: the manager reads no logs
+	fails    bool                                 // the TrainJob fails, so that it has no condition any more
 }
 
 // runs is the state of a step's pod that has not ended.
@@ -42,12 +49,13 @@ var runs = kubetest.Act{Log: "waiting for the cache's head: lookup train-cache-s
 var trainingWaits = map[string]trainingWait{
 	"the step can't resolve its head": {
 		step: runs,
-		want: []string{"pod train-dataset-initializer-0-0-", "waits, though each cache", "its log: waiting for the cache's head: lookup train-cache-service: no such host", "the cluster's DNS", "port 50051"},
+		want: []string{"pod train-dataset-initializer-0-0-", "waits, though each cache", "the cluster's DNS", "port 50051"},
+		log:  "its log: waiting for the cache's head: lookup train-cache-service: no such host",
 	},
 	"the step's image":                {step: kubetest.Act{Waiting: "ImagePullBackOff", Message: "denied"}, want: []string{"pod train-dataset-initializer-0-0-", "ImagePullBackOff: denied", "describe pod"}},
 	"the step's Secret":               {step: kubetest.Act{Waiting: "CreateContainerConfigError", Message: `secret "s" not found`}, want: []string{`CreateContainerConfigError: secret "s" not found`}},
 	"the step's volume":               {step: kubetest.Act{Waiting: "ContainerCreating"}, after: mountFails, want: []string{"ContainerCreating: MountVolume.SetUp failed"}},
-	"the step is killed at its limit": {step: kubetest.Act{Exit: new(int32(137)), Reason: "OOMKilled"}, want: []string{"OOMKilled"}},
+	"the step is killed at its limit": {step: kubetest.Act{Exit: new(int32(137)), Reason: "OOMKilled"}, want: []string{"OOMKilled"}, fails: true},
 	"a quota of GPUs": {
 		setUp: func(t *testing.T, ns string) { t.Helper(); quota(t, ns, "requests.nvidia.com/gpu", "0") }, job: withGPU,
 		want: []string{"Job train-node-0", "has 0 of 1 pods", "exceeded quota: small", "a larger quota (kubectl -n "},
@@ -64,15 +72,18 @@ var trainingWaits = map[string]trainingWait{
 	"the training's Secret":              {training: kubetest.Act{Waiting: "CreateContainerConfigError", Message: "no key"}, want: []string{"CreateContainerConfigError: no key"}},
 	"the training's volume":              {training: kubetest.Act{Waiting: "ContainerCreating"}, after: mountFails, want: []string{"pod train-node-0-0-", "ContainerCreating: MountVolume.SetUp failed"}},
 	"a kubelet that takes its time":      {training: kubetest.Act{Waiting: "ContainerCreating"}, want: []string{"pod train-node-0-0-", "ContainerCreating"}},
-	"a training that crashes":            {training: kubetest.Act{Exit: new(int32(1))}, want: []string{"exit code 1"}},
-	"a training out of memory":           {training: kubetest.Act{Exit: new(int32(137)), Reason: "OOMKilled"}, want: []string{"OOMKilled"}},
+	"a training that crashes":            {training: kubetest.Act{Exit: new(int32(1))}, want: []string{"exit code 1"}, fails: true},
+	"a training out of memory":           {training: kubetest.Act{Exit: new(int32(137)), Reason: "OOMKilled"}, want: []string{"OOMKilled"}, fails: true},
 }
 
-// TestTrainingWaits checks that the diagnosis of a TrainJob whose cache is Ready names what it waits for, and that a user who may only view
-// the namespace gets the same one.
+// TestTrainingWaits checks that the diagnosis of a TrainJob whose cache is Ready names what it waits for, that a user who may only view
+// the namespace gets it, and that the TrainJob's event, the DataCache's condition Read and the page of all caches say the same.
 func TestTrainingWaits(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
+	admin := cluster.Namespace(t)
+	allow(t, "", admin, "admin")
+	page := visit(t, webhookPort).as(t, admin, "admin")
 	for _, name := range slices.Sorted(maps.Keys(trainingWaits)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -113,10 +124,86 @@ func TestTrainingWaits(t *testing.T) {
 					return fmt.Errorf("the exit code is not 2: %w: %s", err, said)
 				}
 				_, last, _ := strings.Cut(said, "WAITS")
-				return lacks(last, w.want)
+				return lacks(last, append([]string{w.log}, w.want...))
 			})
+			kubetest.Eventually(t, "the event", func() error { return warned(t, job, "CacheUserWaits", w.want) })
+			if !w.fails {
+				shown(t, page, ns, "train", v1alpha1.ConditionRead, "TrainJobWaits", w.want)
+			}
 		})
 	}
+}
+
+// TestTrainingStandsStill checks what is said of a TrainJob whose pods run, while no rank asks for rows.
+func TestTrainingStandsStill(t *testing.T) {
+	t.Parallel()
+	runtimes(t)
+	ns := cluster.Namespace(t)
+	allow(t, ns, ns, "viewer-of-caches")
+	page := visit(t, webhookPort).as(t, ns, "viewer-of-caches")
+	cluster.Kubelet.Play(ns, func(pod *corev1.Pod) kubetest.Act {
+		if pod.Labels[inject.LabelReplicatedJob] == inject.StepName {
+			return kubetest.Act{Exit: new(int32(0))}
+		}
+		return kubetest.Act{}
+	})
+	flight := served(t, ns, "train")
+	job := cacheJob(ns, "train", table, tableEnv()...)
+	cluster.Create(t, job)
+	dc := cluster.DataCache(t, ns, "train", v1alpha1.StateReady)
+	why := pluginFor(t, ns)
+	// read waits until the condition has the status; the cache is reconciled at once each time, not every 30 s.
+	read := func(want metav1.ConditionStatus) {
+		t.Helper()
+		kubetest.Eventually(t, "the condition Read to be "+string(want), func() error {
+			change(t, dc, func(dc *v1alpha1.DataCache) { dc.Annotations = map[string]string{"test": time.Now().String()} })
+			if c := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionRead); c == nil || c.Status != want {
+				return fmt.Errorf("it is %+v", c)
+			}
+			return nil
+		})
+	}
+	read(metav1.ConditionFalse)
+	still := []string{"no rank has asked for rows since "}
+	shown(t, page, ns, "train", v1alpha1.ConditionRead, "NotRead", still)
+	kubetest.Eventually(t, "the event", func() error { return warned(t, job, "CacheNotRead", still) })
+	said, err := why.call("why train")
+	if code := (*exec.ExitError)(nil); !errors.As(err, &code) || code.ExitCode() != 3 {
+		t.Errorf("the exit code of a training that stands still is not 3: %v", err)
+	}
+	if err := lacks(said, []string{"?      pods of the TrainJob: 1 of 1 run; DataCache train: no rank has asked for rows since ", "fix: if the ranks neither compute"}); err != nil {
+		t.Error(err)
+	}
+
+	r := readtest.New(flight)
+	defer r.Close()
+	if err := r.Epoch(t.Context(), 0, 0, false); err != nil {
+		t.Fatal(err)
+	}
+	read(metav1.ConditionTrue)
+	if said, err := why.call("why train"); err != nil {
+		t.Errorf("a training that reads: %v: %s", err, said)
+	}
+}
+
+// shown waits until a DataCache's condition is False for the reason with the parts, and the page of all caches says the same.
+func shown(t *testing.T, page *visitor, namespace, name, condition, reason string, parts []string) {
+	t.Helper()
+	kubetest.Eventually(t, "the condition "+condition, func() error {
+		dc := &v1alpha1.DataCache{}
+		if err := cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, dc); err != nil {
+			return err
+		}
+		c := meta.FindStatusCondition(dc.Status.Conditions, condition)
+		if c == nil || c.Status != metav1.ConditionFalse || c.Reason != reason {
+			return fmt.Errorf("it is %+v, want the reason %s", c, reason)
+		}
+		return lacks(c.Message, parts)
+	})
+	kubetest.Eventually(t, "the page", func() error {
+		text, err := page.get(t.Context(), "?namespace="+namespace, http.StatusOK)
+		return errors.Join(err, lacks(html.UnescapeString(text), append([]string{"<b>" + reason + "</b>"}, parts...)))
+	})
 }
 
 // viewer returns the plugin as it runs for a user who has the role view in the namespace and nothing else.

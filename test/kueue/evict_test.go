@@ -4,9 +4,11 @@
 package kueue
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kubeflow/datacache/internal/diagnose"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
@@ -37,6 +40,10 @@ func TestEviction(t *testing.T) {
 		"within the grace": {keeps: true},
 		"without a grace":  {grace: "0s"},
 	}
+	t.Run("a queue without a quota", func(t *testing.T) {
+		t.Parallel()
+		saysKueue(t)
+	})
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -56,6 +63,38 @@ func TestEviction(t *testing.T) {
 			}
 		})
 	}
+}
+
+// saysKueue checks that the diagnosis of a TrainJob that Kueue does not admit has Kueue's message, and that the TrainJob's event says that it
+// is suspended.
+func saysKueue(t *testing.T) {
+	t.Helper()
+	ns := cluster.Namespace(t)
+	cluster.Create(t, object("LocalQueue", ns, queue, map[string]any{"clusterQueue": "no-such-queue"}))
+	job := cacheJob(ns, "")
+	cluster.Create(t, job)
+	kubetest.Eventually(t, "the diagnosis", func() error {
+		findings, err := diagnose.Why(t.Context(), cluster.Client, nil, client.ObjectKeyFromObject(job))
+		if err != nil {
+			return err
+		}
+		if cause := diagnose.Cause(findings); cause == nil || !strings.Contains(cause.String(), "suspended: Kueue: ClusterQueue no-such-queue doesn't exist") {
+			return fmt.Errorf("it is %v", cause)
+		}
+		return nil
+	})
+	kubetest.Eventually(t, "the event", func() error {
+		var events corev1.EventList
+		if err := cluster.Client.List(t.Context(), &events, client.InNamespace(ns)); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
+			return e.Reason == "CacheUserWaits" && e.InvolvedObject.UID == job.UID && strings.Contains(e.Message, "suspended: its cache starts when it runs")
+		}) {
+			return errors.New("there is none")
+		}
+		return nil
+	})
 }
 
 // newQueue creates a namespace and a queue whose quota is large enough for everything in it.

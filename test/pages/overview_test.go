@@ -87,7 +87,7 @@ func TestAllCaches(t *testing.T) {
 	)
 	b := open(t)
 	b.goTo(f.serve(t))
-	b.await("#state", "1 of 5 Failed")
+	b.await("#state", "2 of 5 need somebody")
 	b.await("#tables", "All 5", "Failed 1", "access denied", "web.clicks", "412,000,000", "1 of 1", "12m")
 	if first := b.text("tbody tr"); !containsAny(first, []string{"team-b/images"}) {
 		t.Errorf("the first row is not the one that failed: %s", first)
@@ -101,6 +101,9 @@ func TestAllCaches(t *testing.T) {
 	b.size(390, 800)
 	if wide := evaluate[int](b, "document.documentElement.scrollWidth"); wide > 390 {
 		t.Errorf("on a phone of 390 pixels the page is %d wide", wide)
+	}
+	if cut := evaluate[int](b, "[...document.querySelectorAll('.caches .message')].filter((m) => m.getBoundingClientRect().right > 390).length"); cut > 0 {
+		t.Errorf("on a phone %d of the reasons are cut", cut)
 	}
 	b.accessible("all caches, on a phone")
 	b.size(1200, 900)
@@ -127,8 +130,11 @@ func TestAllCachesWithoutJavaScript(t *testing.T) {
 	b := open(t)
 	b.withoutScripts()
 	b.goTo(f.serve(t))
-	b.await("#state", "1 of 1 not loaded yet")
+	b.await("#state", "1 of 1 need somebody")
 	b.await("#tables", "Unschedulable", "0/3 nodes")
+	if class := evaluate[string](b, "document.querySelector('tbody .dot').className"); class != "dot warn" {
+		t.Errorf("a cache that can't be scheduled has a %s, want one that warns", class)
+	}
 	b.follow(".choices a[href*=Pending]")
 	b.await("#tables", "Unschedulable")
 }
