@@ -80,17 +80,20 @@ func (a *answer) spread(ticket protocol.Ticket) error {
 		return nil
 	}
 	ticket = a.within(ticket)
-	cursor, err := ticket.Cursor()
-	if err != nil {
-		return err
+	nodes, _, _, err := holders(ticket, a.view.bounds, false)
+	if err == nil {
+		a.deal(nodes, ticket)
 	}
-	nodes := nodesHolding(cursor, a.view.bounds)
+	return err
+}
+
+// deal adds the nodes that hold rows of a ticket.
+func (a *answer) deal(nodes []bool, ticket protocol.Ticket) {
 	for i, b := range a.view.bounds {
 		if nodes[i] {
 			a.add(i, scale(a.records, b.Len(), a.view.filtered), ticket)
 		}
 	}
-	return nil
 }
 
 // within returns a ticket for the view's selection.
@@ -114,11 +117,11 @@ func (a *answer) epoch(r protocol.Request) error {
 // mix answers with the rows of a part. If the share has more positions than it examines, records is an estimate.
 func (a *answer) mix(r protocol.Request) error {
 	ticket := a.within(protocol.Ticket{Kind: protocol.Mix, Epoch: r.Epoch, Share: r.Share, Mix: r.Mix})
-	nodes, rows, whole, err := nodesMixing(ticket, a.view.bounds)
+	nodes, rows, whole, err := holders(ticket, a.view.bounds, true)
 	if err == nil && !whole { // the number of rows does not depend on their order
 		count := ticket
 		count.Epoch.Shuffle, count.Split = false, nil
-		_, rows, whole, err = nodesMixing(count, a.view.bounds)
+		_, rows, whole, err = holders(count, a.view.bounds, true)
 	}
 	if err != nil {
 		return err
@@ -127,11 +130,7 @@ func (a *answer) mix(r protocol.Request) error {
 		rows = max(rows, r.Mix.Estimate(r.Epoch, r.Share))
 	}
 	a.records = int64(min(rows, 1<<62))
-	for i, b := range a.view.bounds {
-		if nodes[i] {
-			a.add(i, scale(a.records, b.Len(), a.view.filtered), ticket)
-		}
-	}
+	a.deal(nodes, ticket)
 	return nil
 }
 

@@ -143,13 +143,26 @@ func (p *tablePlan) schemaBytes(columns []int) []byte {
 	return p.wholeSchema
 }
 
-// scanLimit bounds how many runs of an epoch are examined to determine which nodes hold rows of it.
-const scanLimit = 1 << 20
+const (
+	// scanLimit bounds how many runs of an epoch are examined to determine which nodes hold rows of it.
+	scanLimit = 1 << 20
+	// mixLimit bounds how many positions of a mixture a request examines, and mixCost what that costs; see epoch.Mix.Cost.
+	mixLimit, mixCost = 1 << 16, 1 << 19
+)
 
-// nodesHolding reports which nodes hold rows of a share, from a cursor at its begin. If a share has more than scanLimit runs, the
-// nodes not found by then are included as well; at worst their streams are empty.
-func nodesHolding(cursor *epoch.Cursor, bounds []assign.Bounds) []bool {
-	out := make([]bool, len(bounds))
+// holders reports which nodes hold rows of a ticket, and how many rows these are. It examines as many runs as it may or, of a mixture,
+// positions; if the share has more, whole is false and all nodes with rows are included: at worst their streams are empty. It ends early when
+// it has found all nodes, unless the rows are to be counted.
+func holders(t protocol.Ticket, bounds []assign.Bounds, count bool) (out []bool, rows uint64, whole bool, err error) {
+	cursor, err := t.Cursor()
+	if err != nil {
+		return nil, 0, false, err
+	}
+	positions := uint64(math.MaxUint64)
+	if t.Mix != nil {
+		positions = min(mixLimit, mixCost/t.Mix.Cost(t.Epoch))
+	}
+	out = make([]bool, len(bounds))
 	left := 0
 	for _, b := range bounds {
 		if b.Len() > 0 {
@@ -157,45 +170,16 @@ func nodesHolding(cursor *epoch.Cursor, bounds []assign.Bounds) []bool {
 		}
 	}
 	var runs [1024]epoch.Run
-	for seen := 0; left > 0 && seen < scanLimit; {
-		n, passed := cursor.Next(runs[:], math.MaxUint64)
-		if passed == 0 {
-			return out
-		}
-		for _, r := range runs[:n] {
-			left -= markNodes(out, r, bounds)
-		}
-		seen += n
-	}
-	for i, b := range bounds {
-		out[i] = out[i] || b.Len() > 0
-	}
-	return out
-}
-
-// mixLimit bounds how many positions of a mixture a request examines, and mixCost what that costs; see epoch.Mix.Cost.
-const mixLimit, mixCost = 1 << 16, 1 << 19
-
-// nodesMixing reports which nodes hold rows of a ticket of kind Mix, and the number of these rows. If the share has more positions than it
-// may examine, whole is false and all nodes with rows are included.
-func nodesMixing(t protocol.Ticket, bounds []assign.Bounds) (out []bool, rows uint64, whole bool, err error) {
-	cursor, err := t.Cursor()
-	if err != nil {
-		return nil, 0, false, err
-	}
-	out = make([]bool, len(bounds))
-	var runs [1024]epoch.Run
-	limit := min(mixLimit, mixCost/t.Mix.Cost(t.Epoch))
-	for seen := uint64(0); seen < limit; {
-		n, passed := cursor.Next(runs[:], limit-seen)
+	for seen := 0; positions > 0 && seen < scanLimit && (left > 0 || count); {
+		n, passed := cursor.Next(runs[:], positions)
 		if passed == 0 {
 			return out, rows, true, nil
 		}
 		for _, r := range runs[:n] {
 			rows += r.Rows
-			markNodes(out, r, bounds)
+			left -= markNodes(out, r, bounds)
 		}
-		seen += passed
+		seen, positions = seen+n, positions-passed
 	}
 	for i, b := range bounds {
 		out[i] = b.Len() > 0

@@ -140,6 +140,23 @@ func (a *assignment) trouble() string {
 	return a.store.Trouble()
 }
 
+// describe sets the progress and the state of loading in a status.
+func (a *assignment) describe(s *Status) {
+	s.Splits.Total = len(a.spec.Splits)
+	s.Splits.Done, s.Rows, s.Bytes = a.progress.Loaded()
+	switch err := a.failure(); {
+	case err != nil:
+		s.State, s.Reason = "Failed", err.Error()
+	case a.loaded() != nil:
+		s.State, s.Reason = "Ready", "ready"
+	default:
+		s.State, s.Reason = "Loading", fmt.Sprintf("loading (%d/%d splits)", s.Splits.Done, s.Splits.Total)
+		if trouble := a.trouble(); trouble != "" {
+			s.Reason += ": " + trouble
+		}
+	}
+}
+
 // held returns the plan that the node holds, for the head.
 func (a *assignment) held() *peer.Held {
 	if a.failure() != nil {

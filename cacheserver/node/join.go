@@ -93,7 +93,7 @@ func (n *Node) session(ctx context.Context, conn *grpc.ClientConn) error {
 func (n *Node) current() *assignment {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.data.assigned
+	return n.assigned
 }
 
 // receive forwards the head's messages until the stream ends.

@@ -57,7 +57,8 @@ type Node struct {
 	server      *serve.Server
 
 	mu       sync.Mutex
-	data     dataset
+	assigned *assignment // nil until the head assigns one, and after it was dropped
+	failure  string      // why the last assignment was dropped
 	sealer   protocol.Sealer
 	stopping bool
 	joined   bool
@@ -112,16 +113,15 @@ func (n *Node) setStopping() {
 func (n *Node) accept(ctx context.Context, spec peer.Assign) *assignment {
 	n.mu.Lock()
 	n.sealer = protocol.NewSealer(peer.TicketKey(n.cfg.Secret, spec.Salt))
-	d := &n.data
-	old := d.assigned
-	if d.holds(spec.Plan) {
+	old := n.assigned
+	if old != nil && old.spec.Plan == spec.Plan && old.failure() == nil {
 		n.mu.Unlock()
 		old.keepRecord(spec.Record, spec.Ready)
 		return old
 	}
 	// ctx is the node's, not the session's: loading continues when the connection to the head breaks.
 	a := n.startAssignment(ctx, spec, old)
-	d.assigned, d.failure = a, ""
+	n.assigned, n.failure = a, ""
 	n.mu.Unlock()
 	n.cfg.Log.Info("loading", "plan", spec.Plan, "splits", len(spec.Splits))
 	return a
@@ -130,7 +130,8 @@ func (n *Node) accept(ctx context.Context, spec peer.Assign) *assignment {
 // giveUp drops the node's rows; running streams keep their memory until they end.
 func (n *Node) giveUp(reason string) {
 	n.mu.Lock()
-	a := n.data.giveUp(reason)
+	a := n.assigned
+	n.assigned, n.failure = nil, reason
 	n.mu.Unlock()
 	if a != nil {
 		a.close()
@@ -143,9 +144,9 @@ func (n *Node) giveUp(reason string) {
 func (n *Node) admit(sealed []byte) (serve.Lent, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	a := n.data.assigned
+	a := n.assigned
 	if a == nil {
-		return serve.Lent{}, status.Errorf(codes.Unavailable, "data node %d has nothing loaded: %s", n.cfg.Index, cmp.Or(n.data.failure, "it waits for the head"))
+		return serve.Lent{}, status.Errorf(codes.Unavailable, "data node %d has nothing loaded: %s", n.cfg.Index, cmp.Or(n.failure, "it waits for the head"))
 	}
 	ticket, err := n.sealer.Open(sealed, time.Now())
 	if err != nil {
@@ -175,31 +176,31 @@ func (n *Node) Status() any {
 
 // Status is the JSON of a data node's /status.
 type Status struct {
-	Index       int    `json:"index"`
-	Incarnation string `json:"incarnation"`
-	State       string `json:"state"` // Waiting, Loading, Ready, Failed or Stopping
-	Reason      string `json:"reason"`
-	Rows        int64  `json:"rows"`
-	Bytes       int64  `json:"bytes"`
-	Splits      struct {
-		Done  int `json:"done"`
-		Total int `json:"total"`
-	} `json:"splits"`
-	Memory  protocol.MemoryStatus `json:"memory"`
-	Readers []protocol.Reader     `json:"readers,omitempty"`
+	Index       int                   `json:"index"`
+	Incarnation string                `json:"incarnation"`
+	State       string                `json:"state"` // Waiting, Loading, Ready, Failed or Stopping
+	Reason      string                `json:"reason"`
+	Rows        int64                 `json:"rows"`
+	Bytes       int64                 `json:"bytes"`
+	Splits      protocol.SplitStatus  `json:"splits"`
+	Memory      protocol.MemoryStatus `json:"memory"`
+	Readers     []protocol.Reader     `json:"readers,omitempty"`
 }
 
 func (n *Node) status() Status {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s := Status{Index: n.cfg.Index, Incarnation: n.incarnation}
-	s.Memory = n.memory()
-	n.data.fill(&s)
+	s := Status{Index: n.cfg.Index, Incarnation: n.incarnation, Memory: n.memory()}
+	if n.assigned != nil {
+		n.assigned.describe(&s)
+	}
 	switch {
 	case n.stopping:
 		s.State, s.Reason = "Stopping", "stopping"
-	case s.State == "Waiting":
-		s.Reason = n.waitsForLocked()
+	case n.assigned == nil && n.failure != "":
+		s.State, s.Reason = "Failed", n.failure
+	case n.assigned == nil:
+		s.State, s.Reason = "Waiting", n.waitsForLocked()
 	case s.State == "Ready" && !n.joined:
 		s.State, s.Reason = "Waiting", "loaded, "+n.waitsForLocked()
 	}

@@ -5,6 +5,7 @@
 package wait
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -72,7 +73,7 @@ func (e *TimeoutError) Error() string {
 // UntilReady returns nil once all caches are ready; otherwise a *FailedError as soon as one of them has failed, a *TimeoutError or ctx's
 // error. It waits for a head that does not respond yet, since its pod may still be starting.
 func UntilReady(ctx context.Context, cfg Config) error {
-	cfg = cfg.withDefaults()
+	cfg.Timeout, cfg.Poll, cfg.Every = cmp.Or(cfg.Timeout, time.Hour), cmp.Or(cfg.Poll, time.Second), cmp.Or(cfg.Every, 10*time.Second)
 	limited, cancel := context.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
 
@@ -159,19 +160,6 @@ func (w *lockedWriter) Write(line []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.out.Write(line)
-}
-
-func (c Config) withDefaults() Config {
-	if c.Timeout <= 0 {
-		c.Timeout = time.Hour
-	}
-	if c.Poll <= 0 {
-		c.Poll = time.Second
-	}
-	if c.Every <= 0 {
-		c.Every = 10 * time.Second
-	}
-	return c
 }
 
 // maxStatus bounds the length of a response; the status of a thousand nodes takes 200 KB.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"google.golang.org/grpc"
@@ -107,7 +108,7 @@ func TestStreamsShareMemory(t *testing.T) {
 	if err := budget.Reserve(limit - kept); err != nil {
 		t.Fatal(err)
 	}
-	n := New(Config{Turns: fair.New(1), Config: role.Config{Budget: budget, Metrics: ops.NewMetrics(), Transport: transport.H2}})
+	n := New(Config{SendTimeout: time.Minute, Turns: fair.New(1), Config: role.Config{Budget: budget, Metrics: ops.NewMetrics(), Transport: transport.H2}})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel() // a client that has gone does not wait for memory
 	layout, err := rows.NewLayout(arrow.NewSchema(nil, nil))
