@@ -148,7 +148,7 @@ def loader(
         for step in rows:
             if count == 0:
                 say(first_batch=time.time())
-            count += step.rows
+            count += step.num_rows
             say(epoch=epoch, step=step.step, at=time.time(), ids=step.arrow()["id"].to_pylist())
             if rank == 0 and (step.step + 1) % checkpoint_every == 0:
                 say(checkpoint=step.step + 1, state=json.dumps(rows.state_dict()))
