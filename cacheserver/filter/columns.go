@@ -7,49 +7,46 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/apache/iceberg-go"
+	"github.com/apache/arrow-go/v18/arrow"
 
+	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
+	"github.com/kubeflow/datacache/cacheserver/predicate"
 )
 
 // field is a column that a clause can name.
 type field struct {
+	column.Field
 	name string // full name: the names of the structs that contain it and its own, joined by dots
-	typ  iceberg.Type
 	hint string // why filters can't use the column; empty if they can
 }
 
-// columnsOf lists the columns of a schema and the fields of structs by full name, in schema order.
-func columnsOf(schema *iceberg.Schema) []*field {
-	var all []*field
-	for _, f := range schema.Fields() {
-		all = appendFields(all, "", f, "")
-	}
-	return all
+// test returns a test of the column.
+func (f *field) test(op syntax.Operator, values ...column.Value) predicate.Test {
+	return predicate.Test{Field: f.Field, Op: op, Values: values}
 }
 
-// appendFields appends a field and its nested fields; parents is the prefix of their names. within describes the list or map that
+// appendFields appends fields and their nested fields; parents is the prefix of their names. within describes the list or map that
 // contains them, if any.
-func appendFields(all []*field, parents string, f iceberg.NestedField, within string) []*field {
-	own := &field{name: parents + f.Name, typ: f.Type, hint: within}
-	all = append(all, own)
-	path := own.name + "."
-	switch typ := f.Type.(type) {
-	case *iceberg.StructType:
-		for _, inner := range typ.FieldList {
-			all = appendFields(all, path, inner, within)
+func appendFields(all []*field, parents string, fields []column.Field, within string) []*field {
+	for _, f := range fields {
+		own := &field{Field: f, name: parents + f.Name, hint: within}
+		all = append(all, own)
+		inner := within
+		switch f.Type.ID() {
+		case arrow.LIST:
+			inner = "it lies within a list"
+		case arrow.MAP:
+			inner = "it lies within a map"
+		case arrow.STRUCT:
+			if within == "" && len(f.Kids) > 0 {
+				own.hint = fmt.Sprintf("name one of its fields, such as %s.%s", own.name, f.Kids[0].Name)
+			}
 		}
-		if within == "" && len(typ.FieldList) > 0 {
-			own.hint = fmt.Sprintf("name one of its fields, such as %s.%s", own.name, typ.FieldList[0].Name)
+		if own.hint == "" && !f.Comparable() {
+			own.hint = "values of this type cannot be compared"
 		}
-	case *iceberg.ListType:
-		all = appendFields(all, path, typ.ElementField(), "it lies within a list")
-	case *iceberg.MapType:
-		all = appendFields(all, path, typ.KeyField(), "it lies within a map")
-		all = appendFields(all, path, typ.ValueField(), "it lies within a map")
-	}
-	if own.hint == "" && !filterable(f.Type) {
-		own.hint = "values of this type cannot be compared"
+		all = appendFields(all, own.name+".", f.Kids, inner)
 	}
 	return all
 }
@@ -64,26 +61,6 @@ func twin(columns []*field) (string, bool) {
 		seen[f.name] = true
 	}
 	return "", false
-}
-
-// filterable reports whether literals of the type exist.
-func filterable(t iceberg.Type) bool {
-	switch t.(type) {
-	case iceberg.BooleanType, iceberg.Int32Type, iceberg.Int64Type, iceberg.Float32Type, iceberg.Float64Type,
-		iceberg.DecimalType, iceberg.DateType, iceberg.TimeType, iceberg.TimestampType, iceberg.TimestampTzType,
-		iceberg.TimestampNsType, iceberg.TimestampTzNsType, iceberg.StringType, iceberg.BinaryType,
-		iceberg.FixedType, iceberg.UUIDType:
-		return true
-	}
-	return false
-}
-
-func isFloat(t iceberg.Type) bool {
-	switch t.(type) {
-	case iceberg.Float32Type, iceberg.Float64Type:
-		return true
-	}
-	return false
 }
 
 // listed is the maximum number of columns that an error lists.

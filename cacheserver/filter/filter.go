@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package filter compiles the text of a SQL WHERE clause into an Iceberg expression.
+// Package filter compiles the text of a SQL WHERE clause for the columns of a table.
 //
 // Package syntax parses the text and documents the language. Columns of dates, times, timestamps and UUIDs accept plain strings as
 // literals. A literal of a timestamp has a zone, such as Z or +01:00, if and only if the column has one: engines differ in the zone that
@@ -14,29 +14,25 @@
 package filter
 
 import (
-	"github.com/apache/iceberg-go"
-
+	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
+	"github.com/kubeflow/datacache/cacheserver/predicate"
 )
 
-// Parse parses the text and binds its names and literals to the schema. A blank text selects every row. Errors are *syntax.Error:
-// they name the position in the text, the column, its type and the literal.
-//
-// The expression is unbound and has no NOT. It is true for exactly the rows that the clause selects, whether the reader evaluates a
-// comparison with NULL to unknown or to false; where Iceberg counts NULL as unequal, NULL is excluded explicitly. So the expression
-// can both prune files and filter rows.
-func Parse(text string, schema *iceberg.Schema) (iceberg.BooleanExpression, error) {
+// Parse parses the text and binds its names and literals to fields. Nil selects every row, as a blank text does. Errors are
+// *syntax.Error: they name the position in the text, the column, its type and the literal.
+func Parse(text string, fields []column.Field) (*predicate.Filter, error) {
 	parsed, err := syntax.Parse(text)
 	if err != nil {
 		return nil, err
 	}
-	b := binder{text: text, columns: columnsOf(schema)}
+	b := binder{text: text, columns: appendFields(nil, "", fields, "")}
 	if name, ok := twin(b.columns); ok {
 		return nil, syntax.ErrorAt(text, 0, "the table has two columns named %q, so no filter can be bound: rename one of them", name)
 	}
-	root, err := b.bind(parsed)
+	root, err := syntax.Replace(parsed, b.bind)
 	if err != nil {
 		return nil, err
 	}
-	return selects(root, true), nil
+	return predicate.Compile(root)
 }

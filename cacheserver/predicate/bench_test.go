@@ -11,14 +11,16 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
-	ice "github.com/apache/iceberg-go"
+
+	"github.com/kubeflow/datacache/cacheserver/column"
+	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
 )
 
-// chainOf joins n filters.
-func chainOf(n int, join func(left, right ice.BooleanExpression, more ...ice.BooleanExpression) ice.BooleanExpression, kid func(i int) ice.BooleanExpression) ice.BooleanExpression {
-	all := kid(0)
-	for i := 1; i < n; i++ {
-		all = join(all, kid(i))
+// chainOf returns n filters.
+func chainOf(n int, kid func(i int) syntax.Node) []syntax.Node {
+	all := make([]syntax.Node, n)
+	for i := range all {
+		all[i] = kid(i)
 	}
 	return all
 }
@@ -33,37 +35,23 @@ func BenchmarkFilter(b *testing.B) {
 		ids.Append(v)
 		texts.Append(fmt.Sprint(v))
 	}
-	schema := ice.NewSchema(0,
-		ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64},
-		ice.NestedField{ID: 2, Name: "text", Type: ice.PrimitiveTypes.String})
-	columns := []arrow.Array{ids.NewArray(), texts.NewArray()}
-	id, text := ice.Reference("id"), ice.Reference("text")
-	is := func(op ice.Operation, v int64) ice.BooleanExpression {
-		return ice.LiteralPredicate(op, id, ice.NewLiteral(v))
-	}
-	for name, filter := range map[string]ice.BooleanExpression{
-		"one comparison":        is(ice.OpLT, 50_000),
-		"100 equalities by OR":  chainOf(100, ice.NewOr, func(i int) ice.BooleanExpression { return is(ice.OpEQ, int64(977*i)) }),
-		"100 comparisons by OR": chainOf(100, ice.NewOr, func(i int) ice.BooleanExpression { return is(ice.OpLT, int64(-i)) }),
-		"100 texts by OR": chainOf(100, ice.NewOr, func(i int) ice.BooleanExpression {
-			return ice.LiteralPredicate(ice.OpEQ, text, ice.NewLiteral(fmt.Sprint(977*i)))
-		}),
-		"one text": ice.LiteralPredicate(ice.OpEQ, text, ice.NewLiteral("977")),
-		"text <":   ice.LiteralPredicate(ice.OpLT, text, ice.NewLiteral("977")),
+	arrays := []arrow.Array{ids.NewArray(), texts.NewArray()}
+	id := func(op syntax.Operator, v int) syntax.Node { return is("l", op, column.IntValue(int64(v))) }
+	text := func(op syntax.Operator, v int) syntax.Node { return is("s", op, column.BytesValue(fmt.Sprint(v))) }
+	for name, filter := range map[string]syntax.Node{
+		"one comparison":        id(syntax.Less, 50_000),
+		"100 equalities by OR":  or(chainOf(100, func(i int) syntax.Node { return id(syntax.Equal, 977*i) })...),
+		"100 comparisons by OR": or(chainOf(100, func(i int) syntax.Node { return id(syntax.Less, -i) })...),
+		"100 texts by OR":       or(chainOf(100, func(i int) syntax.Node { return text(syntax.Equal, 977*i) })...),
+		"one text":              text(syntax.Equal, 977),
+		"text <":                text(syntax.Less, 977),
 	} {
 		b.Run(name, func(b *testing.B) {
-			bound, err := Bind(schema, filter)
-			if err != nil {
-				b.Fatal(err)
-			}
-			f, err := Compile(bound, map[int]Path{1: {Column: 0}, 2: {Column: 1}})
-			if err != nil {
-				b.Fatal(err)
-			}
-			e, m := f.Evaluator(), &Mask{}
+			f := compile(b, filter)
+			e, m := f.Evaluator([]column.Path{{Column: int(column.BoolInt(f.Fields()[0].Name == "s"))}}), &Mask{}
 			for b.Loop() {
 				m.Reset(n)
-				if err := e.Apply(m, columns); err != nil {
+				if err := e.Apply(m, arrays); err != nil {
 					b.Fatal(err)
 				}
 			}

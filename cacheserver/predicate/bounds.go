@@ -5,27 +5,14 @@ package predicate
 
 import (
 	"slices"
-	"strings"
 
-	ice "github.com/apache/iceberg-go"
+	"github.com/kubeflow/datacache/cacheserver/column"
 )
-
-// MightMatch reports whether a row may satisfy a bound filter, judging by the bounds of the columns that the filter compares. If it
-// can't tell, it returns true, and so it does for NOT, which package filter never produces.
-func MightMatch(filter ice.BooleanExpression, of func(ice.NestedField) Bounds) bool {
-	might, err := ice.VisitExpr(filter, pruner(of))
-	return might || err != nil
-}
-
-// pruner evaluates whether a bound filter may be true for a row, given the bounds of its columns.
-type pruner func(ice.NestedField) Bounds
-
-var _ ice.BoundBooleanExprVisitor[bool] = pruner(nil)
 
 // Bounds holds what is known about the values of one column. The zero value means that nothing is known.
 type Bounds struct {
-	Min, Max Value // minimum and maximum
-	Known    bool  // Min and Max are valid
+	Min, Max column.Value // minimum and maximum
+	Known    bool         // Min and Max are valid
 	Nulls    int64
 	Counted  bool // nulls is
 	Values   int64
@@ -34,107 +21,51 @@ type Bounds struct {
 }
 
 // Single returns the bounds of a column whose only value is v.
-func Single(v Value) Bounds {
-	nan := v.Compare(v) == unordered
+func Single(v column.Value) Bounds {
+	nan := v.Compare(v) == column.Unordered
 	return Bounds{Min: v, Max: v, Known: !nan, Single: true, NoNaN: !nan, Counted: true, Values: 1}
 }
 
 // allNull reports whether all values are known to be null, so that no comparison can be true.
 func (b Bounds) allNull() bool { return b.Counted && b.Nulls == b.Values }
 
-// is reports whether a literal of a column of type t is known to equal every value that is not null.
-func (b Bounds) is(l ice.Literal, t ice.Type) bool {
-	v, err := FromLiteral(l, t)
-	return err == nil && b.Single && v.Kind == b.Min.Kind && b.Min.Compare(v) == 0
+// is reports whether v is known to equal every value that is not null.
+func (b Bounds) is(v column.Value) bool {
+	return b.Single && v.Kind == b.Min.Kind && b.Min.Compare(v) == 0
 }
 
-// of returns the bounds of the column of a term.
-func (p pruner) of(term ice.BoundTerm) Bounds {
-	ref, ok := term.(ice.BoundReference)
-	if !ok {
-		return Bounds{}
+// MightMatch reports whether the filter may be true for a row, judging by the bounds of the fields that it compares.
+func (f *Filter) MightMatch(of func(column.Field) Bounds) bool {
+	return f == nil || f.root.mightMatch(of)
+}
+
+func (n *node) mightMatch(of func(column.Field) Bounds) bool {
+	might := func(kid *node) bool { return kid.mightMatch(of) }
+	switch n.op {
+	case opTrue, opFalse:
+		return n.op == opTrue
+	case opAll:
+		return !slices.ContainsFunc(n.kids, func(kid *node) bool { return !might(kid) })
+	case opAny:
+		return slices.ContainsFunc(n.kids, might)
 	}
-	return p(ref.Field())
+	return n.term.mightMatch(of(n.term.field))
 }
 
-// compare reports whether a row may satisfy a comparison with a literal. might gets the results of comparing the column's minimum and
-// maximum with the literal.
-func (p pruner) compare(term ice.BoundTerm, lit ice.Literal, might func(lo, hi int) bool) bool {
-	b := p.of(term)
-	if b.allNull() {
+func (t *term) mightMatch(b Bounds) bool {
+	switch {
+	case t.test == isNull && !t.negated:
+		return !b.Counted || b.Nulls > 0
+	case b.allNull():
 		return false
-	}
-	v, err := FromLiteral(lit, term.Type())
-	if err != nil || !b.Known || v.Kind != b.Min.Kind || v.Compare(v) == unordered {
+	case t.test == isNaN:
+		return t.negated || !b.NoNaN
+	case t.test == isIn && t.negated:
+		return !slices.ContainsFunc(t.values, b.is)
+	case t.test == isNull || !b.Known || t.values[0].Kind != b.Min.Kind:
 		return true
+	case t.test == isIn:
+		return slices.ContainsFunc(t.values, func(v column.Value) bool { return b.Min.Compare(v) <= 0 && b.Max.Compare(v) >= 0 })
 	}
-	return might(b.Min.Compare(v), b.Max.Compare(v))
+	return t.accepts(b.Min.Compare(t.values[0])) || t.accepts(b.Max.Compare(t.values[0]))
 }
-
-func (p pruner) VisitTrue() bool                        { return true }
-func (p pruner) VisitFalse() bool                       { return false }
-func (p pruner) VisitNot(bool) bool                     { return true } // NOT (x > 1) is true for NaN, unlike x <= 1
-func (p pruner) VisitAnd(left, right bool) bool         { return left && right }
-func (p pruner) VisitOr(left, right bool) bool          { return left || right }
-func (p pruner) VisitUnbound(ice.UnboundPredicate) bool { return true }
-
-func (p pruner) VisitBound(b ice.BoundPredicate) bool { return ice.VisitBoundPredicate(b, p) }
-
-func (p pruner) VisitEqual(t ice.BoundTerm, l ice.Literal) bool {
-	return p.compare(t, l, func(lo, hi int) bool { return lo <= 0 && hi >= 0 })
-}
-
-func (p pruner) VisitNotEqual(t ice.BoundTerm, l ice.Literal) bool {
-	b := p.of(t)
-	return !b.allNull() && !b.is(l, t.Type())
-}
-
-func (p pruner) VisitLess(t ice.BoundTerm, l ice.Literal) bool {
-	return p.compare(t, l, func(lo, _ int) bool { return lo < 0 })
-}
-
-func (p pruner) VisitLessEqual(t ice.BoundTerm, l ice.Literal) bool {
-	return p.compare(t, l, func(lo, _ int) bool { return lo <= 0 })
-}
-
-func (p pruner) VisitGreater(t ice.BoundTerm, l ice.Literal) bool {
-	return p.compare(t, l, func(_, hi int) bool { return hi > 0 })
-}
-
-func (p pruner) VisitGreaterEqual(t ice.BoundTerm, l ice.Literal) bool {
-	return p.compare(t, l, func(_, hi int) bool { return hi >= 0 })
-}
-
-func (p pruner) VisitIn(t ice.BoundTerm, lits ice.Set[ice.Literal]) bool {
-	for _, l := range lits.Members() {
-		if p.VisitEqual(t, l) {
-			return true
-		}
-	}
-	return false
-}
-
-func (p pruner) VisitNotIn(t ice.BoundTerm, lits ice.Set[ice.Literal]) bool {
-	b := p.of(t)
-	return !b.allNull() && !slices.ContainsFunc(lits.Members(), func(l ice.Literal) bool { return b.is(l, t.Type()) })
-}
-
-func (p pruner) VisitIsNull(t ice.BoundTerm) bool {
-	b := p.of(t)
-	return !b.Counted || b.Nulls > 0
-}
-
-func (p pruner) VisitNotNull(t ice.BoundTerm) bool { return !p.of(t).allNull() }
-func (p pruner) VisitIsNan(t ice.BoundTerm) bool   { return !p.of(t).allNull() && !p.of(t).NoNaN }
-func (p pruner) VisitNotNan(t ice.BoundTerm) bool  { return !p.of(t).allNull() }
-
-func (p pruner) VisitStartsWith(t ice.BoundTerm, l ice.Literal) bool {
-	b := p.of(t)
-	prefix, err := FromLiteral(l, t.Type())
-	if err != nil || !b.Known || b.Min.Kind != KindBytes || prefix.Kind != KindBytes {
-		return !b.allNull()
-	}
-	return b.Max.Bytes >= prefix.Bytes && (b.Min.Bytes <= prefix.Bytes || strings.HasPrefix(b.Min.Bytes, prefix.Bytes))
-}
-
-func (p pruner) VisitNotStartsWith(t ice.BoundTerm, _ ice.Literal) bool { return !p.of(t).allNull() }

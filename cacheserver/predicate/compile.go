@@ -8,43 +8,54 @@ import (
 	"fmt"
 	"slices"
 
-	ice "github.com/apache/iceberg-go"
+	"github.com/kubeflow/datacache/cacheserver/column"
+	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
 )
 
-// Filter is a bound filter, compiled for evaluation over Arrow arrays. It is immutable and safe for concurrent use; nil is true for
-// every row. Make it with Compile.
+// Filter is a filter, compiled for evaluation over Arrow arrays. It is immutable and safe for concurrent use; nil is true for every row.
+// Make it with Compile.
 //
-// NOT is applied to the terms, so that only AND and OR are above them and a row matches if and only if they are true in two-valued
-// logic. Chains of AND and of OR are one node each. In a chain of OR, equalities of one column are one lookup in a set; so are
-// inequalities in a chain of AND. Equal parts of the filter are one node.
+// Only AND and OR are above its terms, so a row matches if and only if they are true in two-valued logic. Chains of AND and of OR are one
+// node each. In a chain of OR, equalities of one column are one lookup in a set; so are inequalities in a chain of AND. Equal parts of
+// the filter are one node.
 type Filter struct {
-	root  *node
-	depth int // bitmaps that are in use at a time
-	slots int // nodes whose bitmaps are kept for their further uses
-	terms int
+	tree   syntax.Node
+	fields []column.Field
+	root   *node
+	depth  int // bitmaps that are in use at a time
+	slots  int // nodes whose bitmaps are kept for their further uses
+	terms  int
 }
 
 // mostKept is the number of nodes that are evaluated once although they are used several times; each takes a bitmap while rows are
 // evaluated.
 const mostKept = 256
 
-// Compile compiles a bound filter; a nil filter stays nil. paths locates the fields that the filter compares, by field id.
-func Compile(bound ice.BooleanExpression, paths map[int]Path) (*Filter, error) {
-	if bound == nil {
+// Compile compiles a tree whose leaves are Tests. A filter that is true for every row is nil.
+func Compile(tree syntax.Node) (*Filter, error) {
+	tree, err := normal(tree)
+	if err != nil {
+		return nil, fmt.Errorf("filter: %w", err)
+	}
+	c := compiler{nodes: map[string]*node{}}
+	f := &Filter{tree: tree}
+	if f.root = c.compile(tree); f.root.op == opTrue {
 		return nil, nil
 	}
-	parsed, err := ice.VisitExpr(bound, parser{})
-	if err != nil {
-		return nil, fmt.Errorf("filter: %w", err)
-	}
-	c := compiler{paths: paths, nodes: map[string]*node{}}
-	root, err := c.compile(parsed, false)
-	if err != nil {
-		return nil, fmt.Errorf("filter: %w", err)
-	}
-	f := &Filter{root: root}
+	f.fields = c.fields
 	f.finish()
 	return f, nil
+}
+
+// Tree is the filter as a tree without Not, whose leaves are Tests. Only those of equality, IsNull and IsNaN are negated in it.
+func (f *Filter) Tree() syntax.Node { return f.tree }
+
+// Fields are the fields that the filter compares, each once.
+func (f *Filter) Fields() []column.Field {
+	if f == nil {
+		return nil
+	}
+	return f.fields
 }
 
 // Terms is the number of comparisons that are made for a row at most.
@@ -63,36 +74,20 @@ func (f *Filter) Memory() int64 {
 	return int64(f.depth+f.slots+1) * blockRows / 8
 }
 
-// tree is a filter as a tree of its operators: And and Or have both sides, Not has left, and a predicate has none.
-type tree struct {
-	op          ice.Operation
-	left, right *tree
-	predicate   ice.BoundPredicate
-}
+// operation is what a node does.
+type operation byte
 
-// parser is a visitor that makes a tree of an expression. It panics if it can't: iceberg-go's visitors convert that to an error.
-type parser struct{}
+const (
+	opTrue operation = iota
+	opFalse
+	opAll // of at least two other nodes
+	opAny // of at least two other nodes
+	opTerm
+)
 
-var _ ice.BooleanExprVisitor[*tree] = parser{}
-
-func (parser) VisitTrue() *tree           { return &tree{op: ice.OpTrue} }
-func (parser) VisitFalse() *tree          { return &tree{op: ice.OpFalse} }
-func (parser) VisitNot(child *tree) *tree { return &tree{op: ice.OpNot, left: child} }
-func (parser) VisitAnd(left, right *tree) *tree {
-	return &tree{op: ice.OpAnd, left: left, right: right}
-}
-func (parser) VisitOr(left, right *tree) *tree { return &tree{op: ice.OpOr, left: left, right: right} }
-func (parser) VisitBound(p ice.BoundPredicate) *tree {
-	return &tree{op: p.Op(), predicate: p}
-}
-
-func (parser) VisitUnbound(p ice.UnboundPredicate) *tree {
-	panic(fmt.Errorf("predicate %s is not bound", p))
-}
-
-// node is a part of a compiled filter: OpAnd or OpOr of at least two other nodes, OpTrue, OpFalse, or a term.
+// node is a part of a compiled filter.
 type node struct {
-	op   ice.Operation
+	op   operation
 	kids []*node // terms first
 	term *term
 
@@ -103,8 +98,8 @@ type node struct {
 
 // compiler makes nodes, equal ones only once.
 type compiler struct {
-	paths map[int]Path
-	nodes map[string]*node // by key
+	fields []column.Field
+	nodes  map[string]*node // by key
 }
 
 // node returns the node with a key, which must determine it; make makes it.
@@ -117,75 +112,38 @@ func (c *compiler) node(key []byte, made node) *node {
 	return &made
 }
 
-func (c *compiler) constant(value bool) *node {
-	if value {
-		return c.node([]byte("true"), node{op: ice.OpTrue})
-	}
-	return c.node([]byte("false"), node{op: ice.OpFalse})
-}
+func (c *compiler) constant(op operation) *node { return c.node([]byte{byte(op)}, node{op: op}) }
 
-// negation is the operator that a negated AND or OR becomes when its operands are negated.
-func negation(op ice.Operation) ice.Operation {
-	if op == ice.OpAnd {
-		return ice.OpOr
-	}
-	return ice.OpAnd
-}
-
-// compile returns the node that is true where t is true or, if negated, where t is false.
-func (c *compiler) compile(t *tree, negated bool) (*node, error) {
-	switch t.op {
-	case ice.OpTrue, ice.OpFalse:
-		return c.constant((t.op == ice.OpTrue) != negated), nil
-	case ice.OpNot:
-		return c.compile(t.left, !negated)
-	case ice.OpAnd, ice.OpOr:
-		op := t.op
-		if negated {
-			op = negation(op)
+// compile returns the node of a normal tree.
+func (c *compiler) compile(n syntax.Node) *node {
+	switch n := n.(type) {
+	case syntax.Chain:
+		if n.Or {
+			return c.join(opAny, n.Terms)
 		}
-		kids, err := c.gather(nil, t, negated, op)
-		if err != nil {
-			return nil, err
-		}
-		return c.join(op, kids), nil
-	}
-	made, err := c.termOf(t.predicate, negated)
-	if err != nil {
-		return nil, err
-	}
-	return c.term(made), nil
-}
-
-// gather appends the operands of a chain of op.
-func (c *compiler) gather(kids []*node, t *tree, negated bool, op ice.Operation) (_ []*node, err error) {
-	for t.op == ice.OpNot {
-		t, negated = t.left, !negated
-	}
-	if own := t.op; own == ice.OpAnd || own == ice.OpOr {
-		if negated {
-			own = negation(own)
-		}
-		if own == op {
-			if kids, err = c.gather(kids, t.left, negated, op); err != nil {
-				return nil, err
-			}
-			return c.gather(kids, t.right, negated, op)
+		return c.join(opAll, n.Terms)
+	case Test:
+		return c.term(c.termOf(n))
+	case syntax.Const:
+		if n.Value {
+			return c.constant(opTrue)
 		}
 	}
-	kid, err := c.compile(t, negated)
-	return append(kids, kid), err
+	return c.constant(opFalse)
 }
 
 // join returns the node of a chain of op.
-func (c *compiler) join(op ice.Operation, kids []*node) *node {
-	decides := c.constant(op == ice.OpOr) // the operand that makes the chain constant
+func (c *compiler) join(op operation, terms []syntax.Node) *node {
+	neutral, decides := c.constant(opTrue), c.constant(opFalse) // the operands without effect, and those that make the chain constant
+	if op == opAny {
+		neutral, decides = decides, neutral
+	}
 	var flat []*node
-	for _, kid := range kids {
-		switch {
+	for _, t := range terms {
+		switch kid := c.compile(t); {
 		case kid == decides:
 			return kid
-		case kid.op == ice.OpTrue || kid.op == ice.OpFalse:
+		case kid == neutral:
 		case kid.op == op:
 			flat = append(flat, kid.kids...)
 		default:
@@ -193,44 +151,34 @@ func (c *compiler) join(op ice.Operation, kids []*node) *node {
 		}
 	}
 	flat = c.mergeSets(op, flat)
-	slices.SortFunc(flat, func(a, b *node) int {
-		return cmp.Or(cmp.Compare(b.rank(), a.rank()), cmp.Compare(a.id, b.id))
-	})
+	slices.SortFunc(flat, func(a, b *node) int { return cmp.Or(cmp.Compare(b.op, a.op), cmp.Compare(a.id, b.id)) })
 	flat = slices.Compact(flat)
 	switch len(flat) {
 	case 0:
-		return c.constant(op == ice.OpAnd)
+		return neutral
 	case 1:
 		return flat[0]
 	}
-	key := []byte(op.String())
+	key := []byte{byte(op)}
 	for _, kid := range flat {
 		key = fmt.Appendf(key, " %d", kid.id)
 	}
 	return c.node(key, node{op: op, kids: flat})
 }
 
-// rank orders the operands of a chain: terms first, since they may decide the chain for all rows of a block.
-func (n *node) rank() int {
-	if n.term != nil {
-		return 1
-	}
-	return 0
-}
-
 // mergeSets merges the equalities of each column in a chain of OR, and the inequalities in one of AND.
-func (c *compiler) mergeSets(op ice.Operation, kids []*node) []*node {
+func (c *compiler) mergeSets(op operation, kids []*node) []*node {
 	type merged struct {
 		at     int // in rest
-		values []Value
+		values []column.Value
 	}
 	sets, order, rest := map[int]*merged{}, []*merged{}, kids[:0]
 	for _, kid := range kids {
-		if kid.term == nil || kid.term.test != isIn || kid.term.negated != (op == ice.OpAnd) {
+		if kid.term == nil || kid.term.test != isIn || kid.term.negated != (op == opAll) {
 			rest = append(rest, kid)
 			continue
 		}
-		id := kid.term.path.Field.ID
+		id := kid.term.field.ID
 		if m := sets[id]; m != nil {
 			m.values = append(m.values, kid.term.values...)
 			continue
@@ -252,7 +200,7 @@ func (c *compiler) mergeSets(op ice.Operation, kids []*node) []*node {
 // term returns the node of a term.
 func (c *compiler) term(t term) *node {
 	t.values = distinct(t.values)
-	return c.node(t.key(), node{op: ice.OpEQ, term: &t})
+	return c.node(t.key(), node{op: opTerm, term: &t})
 }
 
 // finish counts what evaluation needs, and prepares the terms for it.
@@ -284,11 +232,11 @@ func (f *Filter) finish() {
 }
 
 func depth(n *node) int {
-	most := 0
+	most := 1
 	for i, kid := range n.kids {
 		most = max(most, depth(kid)+min(i, 1))
 	}
-	return max(most, 1)
+	return most
 }
 
 // price is the number of terms that are evaluated for a node; those of kept nodes count once.

@@ -1,7 +1,9 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package predicate evaluates a bound filter: Filter over the rows of Arrow arrays, MightMatch over the bounds of columns.
+// Package predicate evaluates a filter over the rows of Arrow arrays and over the bounds of columns.
+//
+// The tree of package syntax is compiled, after Tests of columns took the places of its own.
 package predicate
 
 import (
@@ -9,20 +11,9 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
-	ice "github.com/apache/iceberg-go"
-)
 
-// Bind binds a filter to a schema; a nil filter selects every row.
-func Bind(schema *ice.Schema, unbound ice.BooleanExpression) (ice.BooleanExpression, error) {
-	bound, err := ice.BindExpr(schema, unbound, true)
-	if err != nil {
-		return nil, err
-	}
-	if bound.Equals(ice.AlwaysTrue{}) {
-		return nil, nil
-	}
-	return bound, nil
-}
+	"github.com/kubeflow/datacache/cacheserver/column"
+)
 
 // blockRows is the number of rows that a filter is evaluated over at a time, so that its memory depends neither on the number of rows
 // of a batch nor, beyond a bitmap for each level of AND and OR, on the filter.
@@ -31,18 +22,19 @@ const blockRows = 8192
 // Evaluator evaluates a filter over batches of rows. Only one goroutine may use it. Make it with Filter.Evaluator.
 type Evaluator struct {
 	filter *Filter
-	stack  []bitmap // by level
-	kept   []bitmap // by slot; the first one is not used
-	known  []bool   // by slot: kept has the bitmap of this block
+	paths  []column.Path // of the filter's fields
+	stack  []bitmap      // by level
+	kept   []bitmap      // by slot; the first one is not used
+	known  []bool        // by slot: kept has the bitmap of this block
 	valid  bitmap
 }
 
-// Evaluator returns a new evaluator, which takes the filter's Memory.
-func (f *Filter) Evaluator() *Evaluator {
+// Evaluator returns a new evaluator, which takes the filter's Memory. paths locates Fields, in their order.
+func (f *Filter) Evaluator(paths []column.Path) *Evaluator {
 	if f == nil {
 		return &Evaluator{}
 	}
-	return &Evaluator{filter: f, stack: make([]bitmap, f.depth), kept: make([]bitmap, f.slots+1), known: make([]bool, f.slots+1)}
+	return &Evaluator{filter: f, paths: paths, stack: make([]bitmap, f.depth), kept: make([]bitmap, f.slots+1), known: make([]bool, f.slots+1)}
 }
 
 // Apply clears in m the rows for which the filter is not true.
@@ -75,9 +67,9 @@ func (e *Evaluator) evaluate(n *node, level int, b rows) (err error) {
 		return nil
 	}
 	switch n.op {
-	case ice.OpTrue, ice.OpFalse:
-		out.fill(n.op == ice.OpTrue)
-	case ice.OpAnd, ice.OpOr:
+	case opTrue, opFalse:
+		out.fill(n.op == opTrue)
+	case opAll, opAny:
 		err = e.chain(n, level, b)
 	default:
 		err = e.term(n.term, out, b)
@@ -95,13 +87,13 @@ func (e *Evaluator) chain(n *node, level int, b rows) error {
 		return err
 	}
 	for _, kid := range n.kids[1:] {
-		if out.all(n.op == ice.OpOr, b.n) {
+		if out.all(n.op == opAny, b.n) {
 			return nil
 		}
 		if err := e.evaluate(kid, level+1, b); err != nil {
 			return err
 		}
-		if n.op == ice.OpAnd {
+		if n.op == opAll {
 			out.and(&e.stack[level+1])
 		} else {
 			out.or(&e.stack[level+1])
@@ -112,7 +104,7 @@ func (e *Evaluator) chain(n *node, level int, b rows) error {
 
 // term evaluates a term.
 func (e *Evaluator) term(t *term, out *bitmap, b rows) error {
-	leaf, parents := t.path.At(b.columns)
+	leaf, parents := e.paths[t.at].At(b.columns)
 	nullable := e.setValid(leaf, parents, b)
 	if t.test == isNull {
 		if *out = e.valid; !t.negated {
@@ -121,7 +113,7 @@ func (e *Evaluator) term(t *term, out *bitmap, b rows) error {
 		return nil
 	}
 	if err := t.evaluate(leaf, b.lo, b.n, out); err != nil {
-		return fmt.Errorf("column %q: %w", t.path.Field.Name, err)
+		return fmt.Errorf("column %q: %w", t.field.Name, err)
 	}
 	if t.negated {
 		out.invert()

@@ -6,53 +6,43 @@ package predicate
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"math"
 	"strings"
-	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
+
+	"github.com/kubeflow/datacache/cacheserver/column"
 )
 
 // evaluate sets out to the rows [lo, lo+n) of an array for which the test is true; those of nulls are arbitrary. Whether the term is
 // negated does not matter here.
 func (t *term) evaluate(arr arrow.Array, lo, n int, out *bitmap) error {
-	hi := lo + n
-	switch a := arr.(type) {
-	case *array.Boolean:
-		return eachValue(t, KindInt, n, out, func(i int) int64 { return boolInt(a.Value(lo + i)) }, t.ofInt)
-	case *array.Int32:
-		return eachInt(t, a.Int32Values()[lo:hi], out)
-	case *array.Date32:
-		return eachInt(t, a.Date32Values()[lo:hi], out)
-	case *array.Int64:
-		return eachInt(t, a.Int64Values()[lo:hi], out)
-	case *array.Time64:
-		return eachInt(t, a.Time64Values()[lo:hi], out)
-	case *array.Timestamp:
-		return eachInt(t, a.TimestampValues()[lo:hi], out)
-	case *array.Float32:
-		return eachFloat(t, a.Float32Values()[lo:hi], out)
-	case *array.Float64:
-		return eachFloat(t, a.Float64Values()[lo:hi], out)
-	case *array.String:
-		return eachValue(t, KindBytes, n, out, func(i int) string { return a.Value(lo + i) }, t.ofText)
-	case *array.Binary:
-		return eachValue(t, KindBytes, n, out, func(i int) string { return a.ValueString(lo + i) }, t.ofText)
-	case *array.FixedSizeBinary:
-		return eachValue(t, KindBytes, n, out, func(i int) string { return stringOf(a.Value(lo + i)) }, t.ofText)
-	case *array.Decimal128:
-		return eachValue(t, KindDecimal, n, out, func(i int) decimal128.Num { return a.Value(lo + i) }, t.ofDecimal)
-	case array.ExtensionArray:
-		return t.evaluate(a.Storage(), lo, n, out)
+	cells, err := column.Cells(arr)
+	if err != nil {
+		return err
 	}
-	return fmt.Errorf("type %s cannot be compared", arr.DataType())
+	hi := lo + n
+	switch cells := cells.(type) {
+	case column.Bits:
+		return eachValue(t, column.Int, n, out, func(i int) int64 { return column.BoolInt(cells(lo + i)) }, t.ofInt)
+	case []int32:
+		return eachInt(t, cells[lo:hi], out)
+	case []int64:
+		return eachInt(t, cells[lo:hi], out)
+	case []float32:
+		return eachFloat(t, cells[lo:hi], out)
+	case []float64:
+		return eachFloat(t, cells[lo:hi], out)
+	case []decimal128.Num:
+		return eachValue(t, column.Decimal, n, out, func(i int) decimal128.Num { return cells[lo+i] }, t.ofDecimal)
+	}
+	texts, _ := cells.(column.Texts)
+	return eachValue(t, column.Bytes, n, out, func(i int) string { return texts(lo + i) }, t.ofText)
 }
 
 // check returns an error if cells of a kind can't be compared with the term's values.
-func (t *term) check(cells Kind) error {
+func (t *term) check(cells column.Kind) error {
 	if len(t.values) > 0 && t.values[0].Kind != cells {
 		return errors.New("a literal of another kind than the column")
 	}
@@ -70,7 +60,7 @@ func words[T any](values []T, out *bitmap, word func([]T) uint64) {
 
 // eachInt evaluates the test of integers.
 func eachInt[T ~int32 | ~int64](t *term, values []T, out *bitmap) error {
-	if err := t.check(KindInt); err != nil {
+	if err := t.check(column.Int); err != nil {
 		return err
 	}
 	if t.test == isIn && len(t.values) > 1 {
@@ -142,7 +132,7 @@ func inSet[T ~int32 | ~int64](s *set, values []T) (word uint64) {
 
 // eachFloat evaluates the test of floats.
 func eachFloat[T float32 | float64](t *term, values []T, out *bitmap) error {
-	if err := t.check(KindFloat); err != nil {
+	if err := t.check(column.Float); err != nil {
 		return err
 	}
 	switch accept := t.accept; {
@@ -199,7 +189,7 @@ func nans[T float32 | float64](values []T) (word uint64) {
 }
 
 // eachValue evaluates the test of n values of another kind, one by one; test makes the function that tests one.
-func eachValue[T any](t *term, kind Kind, n int, out *bitmap, value func(i int) T, test func() func(T) bool) error {
+func eachValue[T any](t *term, kind column.Kind, n int, out *bitmap, value func(i int) T, test func() func(T) bool) error {
 	if err := t.check(kind); err != nil {
 		return err
 	}
@@ -233,8 +223,6 @@ func (t *term) ofInt() func(int64) bool {
 func (t *term) ofText() func(string) bool {
 	first := t.values[0].Bytes
 	switch {
-	case t.test == startsWith:
-		return func(v string) bool { return strings.HasPrefix(v, first) }
 	case t.test == isOrdered:
 		return func(v string) bool { return t.accepts(strings.Compare(v, first)) }
 	case len(t.values) == 1:
@@ -253,6 +241,3 @@ func (t *term) ofDecimal() func(decimal128.Num) bool {
 	}
 	return func(v decimal128.Num) bool { _, ok := t.set.decimals[v]; return ok }
 }
-
-// stringOf is a string that shares the memory of bytes.
-func stringOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

@@ -5,18 +5,21 @@ package predicate
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+
+	"github.com/kubeflow/datacache/cacheserver/column"
 )
 
 // Observed is what the values of a column really are, to compare with Bounds that somebody states. The zero value has seen no rows.
 type Observed struct {
 	Rows, Nulls, NaNs int64
-	Min, Max          Value // of the values that are neither null nor NaN, if Some is set
+	Min, Max          column.Value // of the values that are neither null nor NaN, if Some is set
 	Some              bool
 }
 
@@ -29,12 +32,12 @@ func (o *Observed) Add(leaf arrow.Array, parents []arrow.Array) bool {
 	if valid != nil {
 		o.Nulls += int64(n - bitutil.CountSetBits(valid, 0, n))
 	}
-	switch a := leaf.(type) {
-	case array.ExtensionArray:
-		return (&merged{o, valid}).add(a.Storage())
-	default:
-		return (&merged{o, valid}).add(a)
+	cells, err := column.Cells(leaf)
+	if err != nil {
+		return false
 	}
+	(&merged{o, valid}).add(cells, n)
+	return true
 }
 
 // validRows returns a bitmap of the rows that are not null; nil if none is.
@@ -64,46 +67,33 @@ type merged struct {
 	valid []byte
 }
 
-func (m *merged) add(values arrow.Array) bool {
-	switch a := values.(type) {
-	case *array.Boolean:
-		extremes(m, a.Len(), func(i int) int64 { return boolInt(a.Value(i)) }, IntValue)
-	case *array.Int32:
-		integers(m, a.Int32Values())
-	case *array.Date32:
-		integers(m, a.Date32Values())
-	case *array.Int64:
-		integers(m, a.Int64Values())
-	case *array.Time64:
-		integers(m, a.Time64Values())
-	case *array.Timestamp:
-		integers(m, a.TimestampValues())
-	case *array.Float32:
-		m.floats(a.Len(), func(i int) float64 { return float64(a.Value(i)) })
-	case *array.Float64:
-		m.floats(a.Len(), a.Value)
-	case *array.String:
-		extremes(m, a.Len(), a.Value, BytesValue)
-	case *array.Binary:
-		extremes(m, a.Len(), a.ValueString, BytesValue)
-	case *array.FixedSizeBinary:
-		extremes(m, a.Len(), func(i int) string { return string(a.Value(i)) }, BytesValue)
-	case *array.Decimal128:
-		for i := range a.Len() {
+func (m *merged) add(cells any, n int) {
+	switch cells := cells.(type) {
+	case column.Bits:
+		extremes(m, n, func(i int) int64 { return column.BoolInt(cells(i)) }, column.IntValue)
+	case []int32:
+		integers(m, cells)
+	case []int64:
+		integers(m, cells)
+	case []float32:
+		floatExtremes(m, cells)
+	case []float64:
+		floatExtremes(m, cells)
+	case column.Texts:
+		extremes(m, n, cells, column.BytesValue)
+	case []decimal128.Num:
+		for i, v := range cells {
 			if m.has(i) {
-				m.include(Value{Kind: KindDecimal, Decimal: a.Value(i)})
+				m.include(column.DecimalValue(v))
 			}
 		}
-	default:
-		return false
 	}
-	return true
 }
 
 func (m *merged) has(i int) bool { return m.valid == nil || bitutil.BitIsSet(m.valid, i) }
 
 // include extends the range by a value.
-func (m *merged) include(v Value) {
+func (m *merged) include(v column.Value) {
 	if !m.Some {
 		m.Min, m.Max, m.Some = v, v, true
 		return
@@ -119,15 +109,15 @@ func (m *merged) include(v Value) {
 // integers extends the range by integers.
 func integers[T ~int32 | ~int64](m *merged, values []T) {
 	if m.valid != nil || len(values) == 0 {
-		extremes(m, len(values), func(i int) T { return values[i] }, func(v T) Value { return IntValue(int64(v)) })
+		extremes(m, len(values), func(i int) T { return values[i] }, func(v T) column.Value { return column.IntValue(int64(v)) })
 		return
 	}
-	m.include(IntValue(int64(slices.Min(values))))
-	m.include(IntValue(int64(slices.Max(values))))
+	m.include(column.IntValue(int64(slices.Min(values))))
+	m.include(column.IntValue(int64(slices.Max(values))))
 }
 
 // extremes extends the range by n values.
-func extremes[T cmp.Ordered](m *merged, n int, at func(int) T, value func(T) Value) {
+func extremes[T cmp.Ordered](m *merged, n int, at func(int) T, value func(T) column.Value) {
 	var lo, hi T
 	some := false
 	for i := range n {
@@ -148,28 +138,27 @@ func extremes[T cmp.Ordered](m *merged, n int, at func(int) T, value func(T) Val
 }
 
 // own copies the bytes of a value, which may be those of an array.
-func own(v Value) Value {
+func own(v column.Value) column.Value {
 	v.Bytes = string([]byte(v.Bytes))
 	return v
 }
 
-func (m *merged) floats(n int, at func(int) float64) {
+func floatExtremes[T float32 | float64](m *merged, values []T) {
 	lo, hi := math.Inf(1), math.Inf(-1)
 	some := false
-	for i := range n {
+	for i, v := range values {
 		if !m.has(i) {
 			continue
 		}
-		v := at(i)
 		if v != v {
 			m.NaNs++
 			continue
 		}
-		lo, hi, some = min(lo, v), max(hi, v), true
+		lo, hi, some = min(lo, float64(v)), max(hi, float64(v)), true
 	}
 	if some {
-		m.include(FloatValue(lo))
-		m.include(FloatValue(hi))
+		m.include(column.FloatValue(lo))
+		m.include(column.FloatValue(hi))
 	}
 }
 
@@ -197,10 +186,10 @@ func (o *Observed) Contradicts(b Bounds, part bool) []Contradiction {
 	var all []Contradiction
 	if !part && b.Counted && b.Nulls != o.Nulls {
 		hides := b.Nulls == 0 || b.allNull() && o.Nulls < o.Rows
-		all = append(all, Contradiction{"nulls", count(b.Nulls), count(o.Nulls), hides})
+		all = append(all, Contradiction{"nulls", fmt.Sprint(b.Nulls), fmt.Sprint(o.Nulls), hides})
 	}
 	if part && b.Counted && (b.Nulls == 0 && o.Nulls > 0 || b.allNull() && o.Nulls < o.Rows) {
-		all = append(all, Contradiction{"nulls", count(b.Nulls), count(o.Nulls), true})
+		all = append(all, Contradiction{"nulls", fmt.Sprint(b.Nulls), fmt.Sprint(o.Nulls), true})
 	}
 	if !b.Known || !o.Some || b.Min.Kind != o.Min.Kind {
 		return all

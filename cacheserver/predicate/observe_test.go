@@ -12,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
+	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 )
 
@@ -57,7 +58,7 @@ func TestObserved(t *testing.T) {
 	}
 }
 
-func count(n int64) string { return predicate.IntValue(n).String() }
+func count(n int64) string { return column.IntValue(n).String() }
 
 // TestObservedInStructs counts a field as null where its struct is.
 func TestObservedInStructs(t *testing.T) {
@@ -67,7 +68,7 @@ func TestObservedInStructs(t *testing.T) {
 		t.Fatal(err)
 	}
 	var o predicate.Observed
-	leaf, parents := predicate.Path{Kids: []int{0}}.At([]arrow.Array{values})
+	leaf, parents := column.Path{Kids: []int{0}}.At([]arrow.Array{values})
 	o.Add(leaf, parents)
 	if o.Nulls != 2 || o.Min.Int != 1 || o.Max.Int != 4 {
 		t.Errorf("got %+v", o)
@@ -75,9 +76,9 @@ func TestObservedInStructs(t *testing.T) {
 }
 
 func TestContradicts(t *testing.T) {
-	seen := predicate.Observed{Rows: 10, Nulls: 2, Min: predicate.IntValue(-1), Max: predicate.IntValue(5), Some: true}
+	seen := predicate.Observed{Rows: 10, Nulls: 2, Min: column.IntValue(-1), Max: column.IntValue(5), Some: true}
 	bounds := func(lo, hi int64) predicate.Bounds {
-		return predicate.Bounds{Min: predicate.IntValue(lo), Max: predicate.IntValue(hi), Known: true}
+		return predicate.Bounds{Min: column.IntValue(lo), Max: column.IntValue(hi), Known: true}
 	}
 	nulls := func(n int64) predicate.Bounds { return predicate.Bounds{Nulls: n, Counted: true, Values: 10} }
 	for name, tt := range map[string]struct {
@@ -90,7 +91,7 @@ func TestContradicts(t *testing.T) {
 		"minimum":       {bounds(0, 5), "MINIMUM", "MINIMUM"},
 		"maximum":       {bounds(-1, 4), "MAXIMUM", "MAXIMUM"},
 		"both":          {bounds(1, 2), "MINIMUM MAXIMUM", "MINIMUM MAXIMUM"},
-		"another type":  {predicate.Bounds{Min: predicate.FloatValue(0), Max: predicate.FloatValue(0), Known: true}, "", ""},
+		"another type":  {predicate.Bounds{Min: column.FloatValue(0), Max: column.FloatValue(0), Known: true}, "", ""},
 		"nulls":         {nulls(2), "", ""},
 		"no nulls":      {nulls(0), "NULLS", "NULLS"},
 		"only nulls":    {nulls(10), "NULLS", "NULLS"},

@@ -4,14 +4,15 @@
 package predicate
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	ice "github.com/apache/iceberg-go"
+
+	"github.com/kubeflow/datacache/cacheserver/column"
+	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
 )
 
 // ternary is a truth value of SQL.
@@ -23,18 +24,16 @@ const (
 	isUnknown
 )
 
-// apply clears in m the rows for which a bound filter is not true.
-func apply(m *Mask, bound ice.BooleanExpression, paths map[int]Path, columns []arrow.Array) error {
-	f, err := Compile(bound, paths)
-	if err != nil {
-		return err
-	}
-	return f.Evaluator().Apply(m, columns)
+// apply clears in m the rows for which a filter is not true.
+func apply(t *testing.T, m *Mask, filter syntax.Node, columns []arrow.Array) error {
+	t.Helper()
+	f := compile(t, filter)
+	return f.Evaluator(paths(f)).Apply(m, columns)
 }
 
 // condition is a filter and a function that computes its value for a row independently.
 type condition struct {
-	filter ice.BooleanExpression
+	filter syntax.Node
 	says   func(row) ternary
 }
 
@@ -53,7 +52,7 @@ func randomCondition(rng *rand.Rand, depth int) condition {
 	}
 	a := randomCondition(rng, depth-1)
 	if rng.IntN(3) == 0 {
-		return condition{ice.NewNot(a.filter), func(r row) ternary {
+		return condition{not(a.filter), func(r row) ternary {
 			return [...]ternary{isFalse: isTrue, isTrue: isFalse, isUnknown: isUnknown}[a.says(r)]
 		}}
 	}
@@ -81,27 +80,27 @@ func randomChain(rng *rand.Rand) condition {
 	return chain
 }
 
-// joined returns a OR b, or a AND b.
-func joined(a, b condition, or bool) condition {
+// joined returns a OR b if either is set, otherwise a AND b.
+func joined(a, b condition, either bool) condition {
 	// SQL's truth tables of AND and OR, in the order false, true, unknown for both sides.
-	join, table := ice.NewAnd(a.filter, b.filter), [3][3]ternary{{isFalse, isFalse, isFalse}, {isFalse, isTrue, isUnknown}, {isFalse, isUnknown, isUnknown}}
-	if or {
-		join, table = ice.NewOr(a.filter, b.filter), [3][3]ternary{{isFalse, isTrue, isUnknown}, {isTrue, isTrue, isTrue}, {isUnknown, isTrue, isUnknown}}
+	join, table := and(a.filter, b.filter), [3][3]ternary{{isFalse, isFalse, isFalse}, {isFalse, isTrue, isUnknown}, {isFalse, isUnknown, isUnknown}}
+	if either {
+		join, table = or(a.filter, b.filter), [3][3]ternary{{isFalse, isTrue, isUnknown}, {isTrue, isTrue, isTrue}, {isUnknown, isTrue, isUnknown}}
 	}
 	return condition{join, func(r row) ternary { return table[a.says(r)][b.says(r)] }}
 }
 
 // operations compare a cell with a literal; both are given by their index among the column's ascending values.
 var operations = []struct {
-	op ice.Operation
+	op syntax.Operator
 	is func(cell, literal int) bool
 }{
-	{ice.OpEQ, func(c, l int) bool { return c == l }},
-	{ice.OpNEQ, func(c, l int) bool { return c != l }}, // true for NaN too
-	{ice.OpLT, func(c, l int) bool { return c != nan && c < l }},
-	{ice.OpLTEQ, func(c, l int) bool { return c != nan && c <= l }},
-	{ice.OpGT, func(c, l int) bool { return c != nan && c > l }},
-	{ice.OpGTEQ, func(c, l int) bool { return c != nan && c >= l }},
+	{syntax.Equal, func(c, l int) bool { return c == l }},
+	{syntax.NotEqual, func(c, l int) bool { return c != l }}, // true for NaN too
+	{syntax.Less, func(c, l int) bool { return c != nan && c < l }},
+	{syntax.LessEqual, func(c, l int) bool { return c != nan && c <= l }},
+	{syntax.Greater, func(c, l int) bool { return c != nan && c > l }},
+	{syntax.GreaterEqual, func(c, l int) bool { return c != nan && c >= l }},
 }
 
 // randomTest returns a random comparison of a column.
@@ -116,34 +115,17 @@ func randomTest(rng *rand.Rand, at int) condition {
 			return tell(is(r[at]))
 		}
 	}
-	ref := ice.Reference(c.name)
 	switch n := rng.IntN(10); {
 	case n < 5:
 		o, l := operations[rng.IntN(len(operations))], literal()
-		return condition{ice.LiteralPredicate(o.op, ref, c.values[l]), known(func(cell int) bool { return o.is(cell, l) })}
-	case n < 7:
+		return condition{is(c.name, o.op, c.values[l]), known(func(cell int) bool { return o.is(cell, l) })}
+	case n < 8:
 		set := []int{literal(), literal(), literal()}
-		lits := []ice.Literal{c.values[set[0]], c.values[set[1]], c.values[set[2]]}
-		if n == 5 {
-			return condition{ice.SetPredicate(ice.OpNotIn, ref, lits), known(func(cell int) bool { return !slices.Contains(set, cell) })}
-		}
-		return condition{ice.SetPredicate(ice.OpIn, ref, lits), known(func(cell int) bool { return slices.Contains(set, cell) })}
-	case n == 7 && c.prefix != nil:
-		op, l, want := ice.OpStartsWith, literal(), true
-		if rng.IntN(2) == 0 {
-			op, want = ice.OpNotStartsWith, false
-		}
-		return condition{ice.LiteralPredicate(op, ref, c.values[l]), known(func(cell int) bool { return c.prefix(cell, l) == want })}
+		return condition{is(c.name, syntax.In, c.values[set[0]], c.values[set[1]], c.values[set[2]]), known(func(cell int) bool { return slices.Contains(set, cell) })}
 	case n == 8 && c.floats:
-		if rng.IntN(2) == 0 {
-			return condition{ice.UnaryPredicate(ice.OpIsNan, ref), known(func(cell int) bool { return cell == nan })}
-		}
-		return condition{ice.UnaryPredicate(ice.OpNotNan, ref), known(func(cell int) bool { return cell != nan })}
+		return condition{is(c.name, syntax.IsNaN), func(r row) ternary { return tell(r[at] == nan) }}
 	}
-	if rng.IntN(2) == 0 {
-		return condition{ice.UnaryPredicate(ice.OpNotNull, ref), func(r row) ternary { return tell(r[at] != null) }}
-	}
-	return condition{ice.UnaryPredicate(ice.OpIsNull, ref), func(r row) ternary { return tell(r[at] == null) }}
+	return condition{is(c.name, syntax.IsNull), func(r row) ternary { return tell(r[at] == null) }}
 }
 
 func tell(is bool) ternary {
@@ -178,16 +160,6 @@ func randomRows(rng *rand.Rand, n int) []row {
 	return rows
 }
 
-// bind binds a filter to the schema of columns.
-func bind(t *testing.T, filter ice.BooleanExpression) ice.BooleanExpression {
-	t.Helper()
-	bound, err := Bind(schema(), filter)
-	if err != nil {
-		t.Fatalf("%s: %v", filter, err)
-	}
-	return bound
-}
-
 // TestApply checks that of random rows those are kept for which a random filter is true in SQL's three-valued logic.
 func TestApply(t *testing.T) {
 	rng := newRand(t)
@@ -200,14 +172,14 @@ func TestApply(t *testing.T) {
 		for range conditions {
 			c := randomCondition(rng, 3)
 			mask := NewMask(len(rows))
-			if err := apply(mask, bind(t, c.filter), paths(), arrays); err != nil {
-				t.Fatalf("%s: %v", c.filter, err)
+			if err := apply(t, mask, c.filter, arrays); err != nil {
+				t.Fatalf("%v: %v", c.filter, err)
 			}
 			kept := 0
 			for i, r := range rows {
 				want := c.says(r) == isTrue
 				if mask.Has(i) != want {
-					t.Fatalf("row %v stays: %t, want %t; the filter is %s", r, mask.Has(i), want, c.filter)
+					t.Fatalf("row %v stays: %t, want %t; the filter is %v", r, mask.Has(i), want, c.filter)
 				}
 				if want {
 					kept++
@@ -225,10 +197,10 @@ func TestApplyKeepsWhatWasDropped(t *testing.T) {
 	arrays := arraysOf(t, newRand(t), []row{make(row, len(columns)), make(row, len(columns)), make(row, len(columns))})
 	mask := NewMask(3)
 	mask.CopyFrom([]byte{0b10110}, 1) // its rows 1 to 3: true, true, false
-	if err := apply(mask, nil, paths(), arrays); err != nil {
+	if err := apply(t, mask, syntax.Const{Value: true}, arrays); err != nil {
 		t.Fatal(err)
 	}
-	if err := apply(mask, bind(t, ice.UnaryPredicate(ice.OpNotNull, ice.Reference("i"))), paths(), arrays); err != nil {
+	if err := apply(t, mask, not(is("i", syntax.IsNull)), arrays); err != nil {
 		t.Fatal(err)
 	}
 	if !mask.Has(0) || !mask.Has(1) || mask.Has(2) || mask.Kept() != 2 {
@@ -236,33 +208,24 @@ func TestApplyKeepsWhatWasDropped(t *testing.T) {
 	}
 }
 
-// TestApplyErrors checks that a predicate that can't be evaluated is an error that names the column.
+// TestApplyErrors checks that a test that can't be evaluated is an error that names the column.
 func TestApplyErrors(t *testing.T) {
 	arrays := arraysOf(t, newRand(t), []row{make(row, len(columns))})
-	one := ice.LiteralPredicate(ice.OpEQ, ice.Reference("i"), ice.NewLiteral(int32(1)))
-	for name, c := range map[string]struct {
-		filter  ice.BooleanExpression
-		columns []arrow.Array
-		paths   map[int]Path
-		want    string
-	}{
-		"not read":          {bind(t, one), arrays, nil, `filter: column "i" was not read`},
-		"not bound":         {one, arrays, paths(), "filter: predicate Equal(term=Reference(name='i'), literal=1) is not bound"},
-		"of another type":   {bind(t, one), arrays, map[int]Path{columnAt("i") + 1: {Column: columnAt("s")}}, "literal of another kind than the column"},
-		"no comparable one": {bind(t, one), arrays, map[int]Path{columnAt("i") + 1: {Column: structAt}}, "cannot be compared"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			mask := NewMask(1)
-			if err := apply(mask, c.filter, c.paths, c.columns); err == nil || !contains(err, c.want) {
-				t.Errorf("%v, want %q", err, c.want)
-			}
-		})
+	f := compile(t, is("i", syntax.Equal, column.IntValue(1)))
+	for at, want := range map[int]string{columnAt("s"): "literal of another kind than the column", structAt: "cannot be compared"} {
+		err := f.Evaluator([]column.Path{{Column: at}}).Apply(NewMask(1), arrays)
+		if err == nil || !contains(err, want) || !contains(err, `column "i"`) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	if _, err := Compile(syntax.Test{}); err == nil || !contains(err, "is not bound to columns") {
+		t.Errorf("a test that is not bound: %v", err)
 	}
 }
 
 // boundsOf computes the bounds of columns, as a writer records them.
-func boundsOf(rows []row) func(ice.NestedField) Bounds {
-	return func(f ice.NestedField) Bounds {
+func boundsOf(rows []row) func(column.Field) Bounds {
+	return func(f column.Field) Bounds {
 		c := columns[f.ID-1]
 		b, low, high := Bounds{Counted: true, Values: int64(len(rows))}, len(c.values), -1
 		for _, r := range rows {
@@ -275,7 +238,7 @@ func boundsOf(rows []row) func(ice.NestedField) Bounds {
 			}
 		}
 		if b.Known = high >= 0; b.Known {
-			b.Min, b.Max = c.value(low), c.value(high)
+			b.Min, b.Max = c.values[low], c.values[high]
 		}
 		return b
 	}
@@ -291,19 +254,16 @@ func TestMightMatch(t *testing.T) {
 		bounds := boundsOf(rows)
 		c := randomCondition(rng, 3)
 		passes := slices.ContainsFunc(rows, func(r row) bool { return c.says(r) == isTrue })
-		filter := bind(t, c.filter)
-		if filter == nil {
-			continue // every row matches
-		}
-		might := MightMatch(filter, bounds)
+		filter := compile(t, c.filter)
+		might := filter.MightMatch(bounds)
 		if passes && !might {
-			t.Fatalf("%s is ruled out for rows %v, of which one passes", c.filter, rows)
+			t.Fatalf("%v is ruled out for rows %v, of which one passes", c.filter, rows)
 		}
 		if !might {
 			ruledOut++
 		}
-		if !MightMatch(filter, func(ice.NestedField) Bounds { return Bounds{} }) && filter != (ice.AlwaysFalse{}) {
-			t.Fatalf("%s is ruled out where nothing is known", c.filter)
+		if !filter.MightMatch(func(column.Field) Bounds { return Bounds{} }) && filter.Terms() > 0 {
+			t.Fatalf("%v is ruled out where nothing is known", c.filter)
 		}
 	}
 	if ruledOut < 100 {
@@ -319,27 +279,19 @@ func TestMightMatchExactly(t *testing.T) {
 			rows[0][at] = cell
 			for literal := range c.values {
 				for _, o := range operations {
-					if o.op == ice.OpNEQ {
+					if o.op == syntax.NotEqual {
 						continue // bounds may be truncated, so they don't decide prefixes
 					}
-					filter := ice.LiteralPredicate(o.op, ice.Reference(c.name), c.values[literal])
-					if got := MightMatch(bind(t, filter), boundsOf(rows)); got != o.is(cell, literal) {
-						t.Errorf("%s might match where all are %s: %t", filter, c.values[cell], got)
+					filter := is(c.name, o.op, c.values[literal])
+					if got := compile(t, filter).MightMatch(boundsOf(rows)); got != o.is(cell, literal) {
+						t.Errorf("%v might match where all are %s: %t", filter, c.values[cell], got)
 					}
-				}
-				if c.prefix == nil {
-					continue
-				}
-				filter := ice.LiteralPredicate(ice.OpStartsWith, ice.Reference(c.name), c.values[literal])
-				if got := MightMatch(bind(t, filter), boundsOf(rows)); got != c.prefix(cell, literal) {
-					t.Errorf("%s might match where all are %s: %t", filter, c.values[cell], got)
 				}
 			}
 			rows[0][at] = null
-			for _, op := range []ice.Operation{ice.OpIsNull, ice.OpNotNull} {
-				filter := bind(t, ice.UnaryPredicate(op, ice.Reference(c.name)))
-				if got := MightMatch(filter, boundsOf(rows)); got != (op == ice.OpIsNull) {
-					t.Errorf("%s might match where all are null: %t", fmt.Sprint(filter), got)
+			for negated, filter := range map[bool]syntax.Node{false: is(c.name, syntax.IsNull), true: not(is(c.name, syntax.IsNull))} {
+				if got := compile(t, filter).MightMatch(boundsOf(rows)); got == negated {
+					t.Errorf("%v might match where all are null: %t", filter, got)
 				}
 			}
 		}
@@ -348,28 +300,23 @@ func TestMightMatchExactly(t *testing.T) {
 
 // TestSingle checks that the only value of a column decides every condition on it.
 func TestSingle(t *testing.T) {
-	check := func(filter ice.BooleanExpression, v Value, want bool) {
+	check := func(filter syntax.Node, v column.Value, want bool) {
 		t.Helper()
-		if got := MightMatch(bind(t, filter), func(ice.NestedField) Bounds { return Single(v) }); got != want {
-			t.Errorf("%s might match where the only value is %+v: %t", filter, v, got)
+		if got := compile(t, filter).MightMatch(func(column.Field) Bounds { return Single(v) }); got != want {
+			t.Errorf("%v might match where the only value is %+v: %t", filter, v, got)
 		}
 	}
 	for _, c := range columns {
-		name := ice.Reference(c.name)
 		for cell := range c.values {
 			for literal := range c.values {
 				for _, o := range operations {
-					check(ice.LiteralPredicate(o.op, name, c.values[literal]), c.value(cell), o.is(cell, literal))
-				}
-				if c.prefix != nil {
-					check(ice.LiteralPredicate(ice.OpStartsWith, name, c.values[literal]), c.value(cell), c.prefix(cell, literal))
+					check(is(c.name, o.op, c.values[literal]), c.values[cell], o.is(cell, literal))
 				}
 			}
-			all := slices.Clone(c.values)
-			check(ice.SetPredicate(ice.OpNotIn, name, all), c.value(cell), false)
+			check(not(is(c.name, syntax.In, c.values...)), c.values[cell], false)
 			if c.floats {
-				check(ice.UnaryPredicate(ice.OpIsNan, name), c.value(cell), false)
-				check(ice.UnaryPredicate(ice.OpIsNan, name), FloatValue(math.NaN()), true)
+				check(is(c.name, syntax.IsNaN), c.values[cell], false)
+				check(is(c.name, syntax.IsNaN), column.FloatValue(math.NaN()), true)
 			}
 		}
 	}

@@ -5,6 +5,7 @@ package syntax
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -14,10 +15,11 @@ const escapeCharacter = "!"
 // format formats a parsed tree in its canonical form.
 func format(n Node) string {
 	switch n := n.(type) {
-	case And:
-		return joinFormats(n.Terms, " AND ", inParentheses)
-	case Or:
-		return joinFormats(n.Terms, " OR ", format)
+	case Chain:
+		if n.Or {
+			return joined(n.Terms, " OR ", format)
+		}
+		return joined(n.Terms, " AND ", inParentheses)
 	case Const:
 		return strings.ToUpper(fmt.Sprint(n.Value))
 	case Test:
@@ -31,9 +33,10 @@ func format(n Node) string {
 	return ""
 }
 
-func joinFormats(terms []Node, separator string, format func(Node) string) string {
-	parts := make([]string, len(terms))
-	for i, t := range terms {
+// joined joins what format returns for each part.
+func joined[T any](all []T, separator string, format func(T) string) string {
+	parts := make([]string, len(all))
+	for i, t := range all {
 		parts[i] = format(t)
 	}
 	return strings.Join(parts, separator)
@@ -42,8 +45,7 @@ func joinFormats(terms []Node, separator string, format func(Node) string) strin
 // inParentheses formats a node, with parentheses if it is an AND or OR. The result never has more parentheses than the text: AND
 // binds more tightly than OR, so only an OR within an AND and either of them after a NOT need them, and they had them in the text.
 func inParentheses(n Node) string {
-	switch n.(type) {
-	case And, Or:
+	if _, ok := n.(Chain); ok {
 		return "(" + format(n) + ")"
 	}
 	return format(n)
@@ -51,11 +53,7 @@ func inParentheses(n Node) string {
 
 // infixNot reports whether NOT is written inside the test, as in IS NOT NULL.
 func (t Test) infixNot() bool {
-	switch t.Op {
-	case In, Between, Prefix, IsNull, IsNaN:
-		return true
-	}
-	return false
+	return slices.Contains([]Operator{In, Between, Prefix, IsNull, IsNaN}, t.Op)
 }
 
 // format formats the test. not is "NOT " or empty, and is put where the operator requires it.
@@ -66,11 +64,7 @@ func (t Test) format(not string) string {
 	case IsNaN:
 		return t.Column.String() + " IS " + not + "NAN"
 	case In:
-		values := make([]string, len(t.Args))
-		for i, arg := range t.Args {
-			values[i] = arg.String()
-		}
-		return t.Column.String() + " " + not + "IN (" + strings.Join(values, ", ") + ")"
+		return fmt.Sprintf("%s %sIN (%s)", t.Column, not, joined(t.Args, ", ", Literal.String))
 	case Between:
 		return fmt.Sprintf("%s %sBETWEEN %s AND %s", t.Column, not, t.Args[0], t.Args[1])
 	case Prefix:
@@ -96,14 +90,12 @@ func quote(value, mark string) string {
 
 // String formats the name as a clause can contain it.
 func (c Column) String() string {
-	parts := make([]string, len(c.Parts))
-	for i, part := range c.Parts {
-		parts[i] = part
-		if !bare(part) {
-			parts[i] = quote(part, `"`)
+	return joined(c.Parts, ".", func(part string) string {
+		if bare(part) {
+			return part
 		}
-	}
-	return strings.Join(parts, ".")
+		return quote(part, `"`)
+	})
 }
 
 // String formats the literal as a clause can contain it.

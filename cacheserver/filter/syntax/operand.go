@@ -10,31 +10,25 @@ import (
 
 func columnNumber(text string, offset int) int { return utf8.RuneCountInString(text[:offset]) + 1 }
 
-// typedLiteral returns the kind of literal that a keyword before a string denotes, such as DATE.
-func typedLiteral(word token) (LiteralKind, bool) {
-	if word.kind != wordToken {
-		return "", false
-	}
-	switch strings.ToUpper(word.value) {
-	case "DATE":
-		return DateLiteral, true
-	case "TIME":
-		return TimeLiteral, true
-	case "TIMESTAMP", "TIMESTAMPTZ":
-		return TimestampLiteral, true
-	case "UUID":
-		return UUIDLiteral, true
-	}
-	return "", false
+var typedLiterals = map[string]LiteralKind{
+	"DATE": DateLiteral, "TIME": TimeLiteral, "TIMESTAMP": TimestampLiteral, "TIMESTAMPTZ": TimestampLiteral, "UUID": UUIDLiteral,
 }
+
+// typedLiteral returns the kind of literal that a keyword before a string denotes, such as DATE.
+func typedLiteral(word token) (kind LiteralKind, ok bool) {
+	if word.kind == wordToken {
+		kind, ok = typedLiterals[strings.ToUpper(word.value)]
+	}
+	return kind, ok
+}
+
+// literalKinds are the tokens that are literals themselves.
+var literalKinds = map[tokenKind]LiteralKind{numberToken: NumberLiteral, stringToken: StringLiteral, bytesToken: BytesLiteral}
 
 func (p *parser) atLiteral() bool {
 	t := p.peek()
-	switch t.kind {
-	case numberToken, stringToken, bytesToken:
+	if _, ok := literalKinds[t.kind]; ok || t.symbol("+", "-") {
 		return true
-	case symbolToken:
-		return t.symbol("+", "-")
 	}
 	_, typed := typedLiteral(t)
 	return t.is("TRUE") || t.is("FALSE") || t.is("NULL") || typed && p.after().kind == stringToken
@@ -60,14 +54,10 @@ func (p *parser) literal() (Literal, error) {
 	if kind, typed := typedLiteral(t); typed {
 		return Literal{Kind: kind, Value: p.take().value, Start: t.start}, nil
 	}
-	switch t.kind {
-	case numberToken:
-		return Literal{Kind: NumberLiteral, Value: t.value, Start: t.start}, nil
-	case stringToken:
-		return Literal{Kind: StringLiteral, Value: t.value, Start: t.start}, nil
-	case bytesToken:
-		return Literal{Kind: BytesLiteral, Value: t.value, Start: t.start}, nil
-	case wordToken:
+	if kind, ok := literalKinds[t.kind]; ok {
+		return Literal{Kind: kind, Value: t.value, Start: t.start}, nil
+	}
+	if t.kind == wordToken {
 		return Literal{Kind: BoolLiteral, Value: strings.ToUpper(t.value), Start: t.start}, nil
 	}
 	number := p.take()
@@ -120,7 +110,6 @@ func (p *parser) like(col Column) (Node, error) {
 // likePrefix returns the literal prefix of a pattern and whether the pattern ends in %, or the reason why the pattern is not
 // supported.
 func likePrefix(pattern string, escape rune) (value string, open bool, reason string) {
-	const onlyPrefix = "only patterns with nothing but a %% at the end are supported, such as 'x%%'"
 	var start strings.Builder
 	escaped := false
 	for _, r := range pattern {
@@ -134,7 +123,7 @@ func likePrefix(pattern string, escape rune) (value string, open bool, reason st
 			open = true
 			continue
 		case !escaped && r == '_', open:
-			return "", false, strings.ReplaceAll(onlyPrefix, "%%", "%")
+			return "", false, "only patterns with nothing but a % at the end are supported, such as 'x%'"
 		}
 		escaped = false
 		start.WriteRune(r)

@@ -61,15 +61,15 @@ func (p *parser) fail(t token, format string, args ...any) error {
 }
 
 func (p *parser) or() (Node, error) {
-	return p.chain("OR", p.and, anyOf)
+	return p.chain("OR", p.and)
 }
 
 func (p *parser) and() (Node, error) {
-	return p.chain("AND", p.not, allOf)
+	return p.chain("AND", p.not)
 }
 
 // chain parses terms separated by the keyword.
-func (p *parser) chain(keyword string, term func() (Node, error), join func([]Node) Node) (Node, error) {
+func (p *parser) chain(keyword string, term func() (Node, error)) (Node, error) {
 	var terms []Node
 	for {
 		n, err := term()
@@ -78,7 +78,7 @@ func (p *parser) chain(keyword string, term func() (Node, error), join func([]No
 		}
 		terms = append(terms, n)
 		if !p.accept(keyword) {
-			return join(terms), nil
+			return Join(keyword == "OR", terms...), nil
 		}
 	}
 }
@@ -89,10 +89,7 @@ func (p *parser) not() (Node, error) {
 		negated = !negated
 	}
 	n, err := p.predicate()
-	if err != nil || !negated {
-		return n, err
-	}
-	return negate(n), nil
+	return negate(n, negated), err
 }
 
 func (p *parser) predicate() (Node, error) {
@@ -158,7 +155,7 @@ func (p *parser) literalFirst() (Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Test{col, operatorOf(op).flip(), []Literal{value}}, nil
+	return Test{col, flipped[operatorOf(op)], []Literal{value}}, nil
 }
 
 // columnFirst parses a test that starts with a column.
@@ -181,10 +178,7 @@ func (p *parser) columnFirst() (Node, error) {
 	}
 	negated := p.accept("NOT")
 	n, err := p.keywordTest(col, negated)
-	if err != nil || !negated {
-		return n, err
-	}
-	return negate(n), nil
+	return negate(n, negated), err
 }
 
 // keywordTest parses the rest of an IN, BETWEEN or LIKE test; if none follows, the column itself is the test.
@@ -207,19 +201,13 @@ func (p *parser) keywordTest(col Column, negated bool) (Node, error) {
 
 func (p *parser) is(col Column) (Node, error) {
 	negated := p.accept("NOT")
-	var n Node
 	switch {
 	case p.accept("NULL"):
-		n = Test{Column: col, Op: IsNull}
+		return negate(Test{Column: col, Op: IsNull}, negated), nil
 	case p.accept("NAN"):
-		n = Test{Column: col, Op: IsNaN}
-	default:
-		return nil, p.fail(p.peek(), "expected NULL or NAN after IS")
+		return negate(Test{Column: col, Op: IsNaN}, negated), nil
 	}
-	if negated {
-		return negate(n), nil
-	}
-	return n, nil
+	return nil, p.fail(p.peek(), "expected NULL or NAN after IS")
 }
 
 func (p *parser) in(col Column) (Node, error) {

@@ -3,16 +3,17 @@
 
 package syntax
 
-// Node is a WHERE clause as a tree: And, Or or Not of other nodes, a Const, or a leaf. The parser's leaves are Tests; code that binds
-// a clause to columns may replace them with leaves of its own types. And and Or have at least two terms, none of their own type; Not
-// never contains a Not. So the nesting of parentheses bounds the depth. Nodes are immutable.
+// Node is a WHERE clause as a tree: a Chain or a Not of other nodes, a Const, or a leaf. The parser's leaves are Tests; code that binds a
+// clause to columns may replace them with leaves of its own types. A Chain has at least two terms, none of which is a Chain by the same
+// operator; Not never contains a Not. So the nesting of parentheses bounds the depth. Nodes are immutable.
 type Node any
 
 type (
-	// And is true if all of its terms are.
-	And struct{ Terms []Node }
-	// Or is true if one of its terms is.
-	Or struct{ Terms []Node }
+	// Chain is true if all of its terms are or, with Or, if one of them is.
+	Chain struct {
+		Or    bool
+		Terms []Node
+	}
 	// Not is true if its term is false.
 	Not struct{ Term Node }
 	// Const is always true or always false.
@@ -37,29 +38,11 @@ const (
 	IsNaN        Operator = "IS NAN"
 )
 
-// flip returns the operator that gives the same result with exchanged operands.
-func (o Operator) flip() Operator {
-	switch o {
-	case Less:
-		return Greater
-	case LessEqual:
-		return GreaterEqual
-	case Greater:
-		return Less
-	case GreaterEqual:
-		return LessEqual
-	}
-	return o
-}
+// flipped are the operators that give the same result with exchanged operands.
+var flipped = map[Operator]Operator{Less: Greater, LessEqual: GreaterEqual, Greater: Less, GreaterEqual: LessEqual, Equal: Equal, NotEqual: NotEqual}
 
 // Orders reports whether the operator requires the column's values to be ordered.
-func (o Operator) Orders() bool {
-	switch o {
-	case Less, LessEqual, Greater, GreaterEqual, Between:
-		return true
-	}
-	return false
-}
+func (o Operator) Orders() bool { return o == Between || flipped[o] != "" && flipped[o] != o }
 
 // Test is a leaf as parsed. The operator determines the number of Args: none for IsNull and IsNaN, two for Between, one or more for
 // In, one for the others.
@@ -98,8 +81,11 @@ type Literal struct {
 	Bare  bool // not written: the implied TRUE of a boolean column that stands by itself
 }
 
-// negate returns the negation of the node; a double negation cancels out, in three-valued logic too.
-func negate(n Node) Node {
+// negate returns the negation of the node, if negated is set; a double negation cancels out, in three-valued logic too.
+func negate(n Node, negated bool) Node {
+	if !negated {
+		return n
+	}
 	switch n := n.(type) {
 	case Not:
 		return n.Term
@@ -109,12 +95,12 @@ func negate(n Node) Node {
 	return Not{n}
 }
 
-// allOf joins terms with AND and flattens terms that are ANDs themselves.
-func allOf(terms []Node) Node {
+// Join joins terms with OR or AND, and flattens terms that are such chains themselves.
+func Join(or bool, terms ...Node) Node {
 	var flat []Node
 	for _, t := range terms {
-		if a, ok := t.(And); ok {
-			flat = append(flat, a.Terms...)
+		if c, ok := t.(Chain); ok && c.Or == or {
+			flat = append(flat, c.Terms...)
 			continue
 		}
 		flat = append(flat, t)
@@ -122,21 +108,29 @@ func allOf(terms []Node) Node {
 	if len(flat) == 1 {
 		return flat[0]
 	}
-	return And{flat}
+	return Chain{or, flat}
 }
 
-// anyOf joins terms with OR and flattens terms that are ORs themselves.
-func anyOf(terms []Node) Node {
-	var flat []Node
-	for _, t := range terms {
-		if o, ok := t.(Or); ok {
-			flat = append(flat, o.Terms...)
-			continue
+// Replace returns n without Not, and with other leaves: leaf gets each of them, and whether it is negated.
+func Replace(n Node, leaf func(n Node, negated bool) (Node, error)) (Node, error) {
+	return replace(n, false, leaf)
+}
+
+func replace(n Node, negated bool, leaf func(Node, bool) (Node, error)) (Node, error) {
+	switch n := n.(type) {
+	case Const:
+		return Const{n.Value != negated}, nil
+	case Not:
+		return replace(n.Term, !negated, leaf)
+	case Chain:
+		terms := make([]Node, len(n.Terms))
+		for i, t := range n.Terms {
+			var err error
+			if terms[i], err = replace(t, negated, leaf); err != nil {
+				return nil, err
+			}
 		}
-		flat = append(flat, t)
+		return Join(n.Or != negated, terms...), nil
 	}
-	if len(flat) == 1 {
-		return flat[0]
-	}
-	return Or{flat}
+	return leaf(n, negated)
 }

@@ -12,9 +12,9 @@ import (
 	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	ice "github.com/apache/iceberg-go"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
@@ -58,11 +58,11 @@ type Difference struct {
 
 // String says in one line what differs.
 func (d Difference) String() string {
-	column := ""
+	of := ""
 	if d.Column != "" {
-		column = fmt.Sprintf(" column %q", d.Column)
+		of = fmt.Sprintf(" column %q", d.Column)
 	}
-	return fmt.Sprintf("%s%s: the %s says %s %s, the rows have %s", d.File, column, d.By, d.What, d.Says, d.Has)
+	return fmt.Sprintf("%s%s: the %s says %s %s, the rows have %s", d.File, of, d.By, d.What, d.Says, d.Has)
 }
 
 // Audit reads every live data file of the snapshot, the selected columns of all rows, and compares them with the summary, the manifest
@@ -109,8 +109,8 @@ type fileAudit struct {
 	table       *Table
 	data        *dataFile
 	footer      *parquet.Footer
-	fields      []predicate.Path // that the file has and that filters can compare
-	names       []string         // of fields
+	fields      []column.Path // that the file has and that filters can compare
+	names       []string      // of fields
 	found       AuditedFile
 	differences []Difference
 }
@@ -143,7 +143,7 @@ func (f *fileAudit) read(ctx context.Context) (err error) {
 		return err
 	}
 	for i, field := range f.table.Fields {
-		f.fields, f.names = f.comparable(predicate.Path{Column: i, Field: field}, field.Name)
+		f.fields, f.names = f.comparable(column.Path{Column: i, Field: field}, field.Name)
 	}
 	all := make([]predicate.Observed, len(f.fields))
 	for g := range f.footer.Groups() {
@@ -165,15 +165,15 @@ func (f *fileAudit) read(ctx context.Context) (err error) {
 
 // readGroup decodes a row group and returns what it has of each of the fields.
 func (f *fileAudit) readGroup(ctx context.Context, file *objstore.File, columns *scan.Columns, g int) ([]predicate.Observed, error) {
-	if err := f.footer.Check(g, columns.Projection.Leaves()); err != nil {
+	if err := columns.Projection.Check(g); err != nil {
 		return nil, err
 	}
 	section := f.footer.Whole(g)
-	if err := columns.Projection.Prefetch(ctx, file, f.footer, section); err != nil {
+	if err := columns.Projection.Prefetch(ctx, file, section); err != nil {
 		return nil, err
 	}
-	batch := parquet.BatchRows(columns.Projection.Weight(f.footer, g, len(f.table.Fields)), f.footer.Rows(g))
-	rows, err := parquet.NewRowReader(ctx, f.footer, file, columns.Projection, section, batch, f.table.Mem)
+	batch := parquet.BatchRows(columns.Projection.Weight(g, len(f.table.Fields)), f.footer.Rows(g))
+	rows, err := parquet.NewRowReader(ctx, columns.Projection, file, section, batch, f.table.Mem)
 	if err != nil {
 		return nil, err
 	}
@@ -187,24 +187,24 @@ func (f *fileAudit) readGroup(ctx context.Context, file *objstore.File, columns 
 }
 
 // comparable appends to the file's fields those of p that filters can compare: p itself, or the fields of a struct.
-func (f *fileAudit) comparable(p predicate.Path, name string) ([]predicate.Path, []string) {
-	if st, ok := p.Field.Type.(*ice.StructType); ok {
-		for i, kid := range st.FieldList {
-			inner := predicate.Path{Column: p.Column, Kids: append(slices.Clone(p.Kids), i), Field: kid}
+func (f *fileAudit) comparable(p column.Path, name string) ([]column.Path, []string) {
+	if p.Field.Type.ID() == arrow.STRUCT {
+		for i, kid := range p.Field.Kids {
+			inner := column.Path{Column: p.Column, Kids: append(slices.Clone(p.Kids), i), Field: kid}
 			f.fields, f.names = f.comparable(inner, name+"."+kid.Name)
 		}
 		return f.fields, f.names
 	}
-	if _, ok := kindOf(p.Field.Type); !ok || !f.footer.Has(p.Field.ID) {
+	if !p.Field.Comparable() || !f.footer.Has(p.Field.ID) {
 		return f.fields, f.names
 	}
 	return append(f.fields, p), append(f.names, name)
 }
 
 // compare adds what the values of a column contradict.
-func (f *fileAudit) compare(by string, column int, seen predicate.Observed, stated predicate.Bounds) {
+func (f *fileAudit) compare(by string, at int, seen predicate.Observed, stated predicate.Bounds) {
 	for _, c := range seen.Contradicts(stated, false) {
-		f.add(Difference{By: by, Column: f.names[column], What: c.What, Says: c.Says, Has: c.Has, Hides: c.Hides})
+		f.add(Difference{By: by, Column: f.names[at], What: c.What, Says: c.Says, Has: c.Has, Hides: c.Hides})
 	}
 }
 
@@ -228,20 +228,20 @@ func (f *fileAudit) conclude(all []predicate.Observed) error {
 		if values, ok := d.ValueCounts()[p.Field.ID]; ok && values != all[i].Rows {
 			f.add(Difference{By: "manifest", Column: f.names[i], What: "values", Says: fmt.Sprint(values), Has: fmt.Sprint(all[i].Rows)})
 		}
-		column := AuditedColumn{Name: f.names[i], Nulls: all[i].Nulls, NaNs: all[i].NaNs}
+		found := AuditedColumn{Name: f.names[i], Nulls: all[i].Nulls, NaNs: all[i].NaNs}
 		if all[i].Some {
-			column.Min, column.Max = new(all[i].Min.String()), new(all[i].Max.String())
+			found.Min, found.Max = new(all[i].Min.String()), new(all[i].Max.String())
 		}
-		f.found.Columns = append(f.found.Columns, column)
+		f.found.Columns = append(f.found.Columns, found)
 	}
 	return nil
 }
 
 // comparePartition compares a column with the value of its identity partition.
-func (f *fileAudit) comparePartition(column int, from any, seen predicate.Observed) error {
+func (f *fileAudit) comparePartition(at int, from any, seen predicate.Observed) error {
 	says, differs := "null", seen.Nulls < seen.Rows
 	if from != nil {
-		v, err := partitionValue(from, f.fields[column].Field.Type)
+		v, err := partitionValue(from, f.fields[at].Field.Type)
 		if err != nil {
 			return err
 		}
@@ -253,7 +253,7 @@ func (f *fileAudit) comparePartition(column int, from any, seen predicate.Observ
 		if seen.Some {
 			has = fmt.Sprintf("%s to %s and %s", seen.Min, seen.Max, has)
 		}
-		f.add(Difference{By: "manifest", Column: f.names[column], What: "partition value", Says: says, Has: has, Hides: true})
+		f.add(Difference{By: "manifest", Column: f.names[at], What: "partition value", Says: says, Has: has, Hides: true})
 	}
 	return nil
 }

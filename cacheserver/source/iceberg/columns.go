@@ -9,14 +9,14 @@ import (
 
 	ice "github.com/apache/iceberg-go"
 
-	"github.com/kubeflow/datacache/cacheserver/predicate"
+	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 	"github.com/kubeflow/datacache/cacheserver/source/scan"
 )
 
 // columnsOf returns how the columns of a data file become those of the table.
 func (t *Table) columnsOf(f *parquet.Footer, d *dataFile) (*scan.Columns, error) {
-	c := &scan.Columns{Paths: map[int]predicate.Path{}}
+	c := &scan.Columns{Paths: map[int]column.Path{}}
 	fields := slices.Clone(t.Fields)
 	var err error
 	for _, id := range t.comparedFields(d) {
@@ -28,9 +28,9 @@ func (t *Table) columnsOf(f *parquet.Footer, d *dataFile) (*scan.Columns, error)
 		}
 	}
 	missing := sources{partition: t.partition(d), defaults: t.defaults}.value
-	if c.Projection, err = parquet.NewProjection(f, fields, missing, t.properties); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, t.readable(func(field ice.NestedField) error {
-			_, err := parquet.NewProjection(f, []ice.NestedField{field}, missing, t.properties)
+	if c.Projection, err = parquet.NewProjection(f, fields, missing); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, t.readable(func(field column.Field) error {
+			_, err := parquet.NewProjection(f, []column.Field{field}, missing)
 			return err
 		}))
 	}
@@ -39,22 +39,25 @@ func (t *Table) columnsOf(f *parquet.Footer, d *dataFile) (*scan.Columns, error)
 }
 
 // readable tells the user which columns can be selected: those for which problem returns nil.
-func (t *Table) readable(problem func(ice.NestedField) error) string {
+func (t *Table) readable(problem func(column.Field) error) string {
 	var names []string
 	for _, f := range t.schema.Fields() {
-		if problem(f) == nil {
+		if field, err := t.fieldOf(f); err == nil && problem(field) == nil {
 			names = append(names, f.Name)
 		}
 	}
 	if len(names) == 0 {
 		return "no column can be read"
 	}
-	return "leave the column out, columns that can be read are " + listed(names)
+	return "leave the column out, columns that can be read are " + listed(names, func(name string) string { return name })
 }
 
 // comparedFields returns the field ids that the filter and d's equality deletes compare.
 func (t *Table) comparedFields(d *dataFile) []int {
-	ids := slices.Clone(t.filtered)
+	var ids []int
+	for _, f := range t.Filter.Fields() {
+		ids = append(ids, f.ID)
+	}
 	if d != nil {
 		for _, del := range d.equality {
 			ids = append(ids, del.EqualityFieldIDs()...)
@@ -64,50 +67,48 @@ func (t *Table) comparedFields(d *dataFile) []int {
 }
 
 // addCompared returns the path to field id, and fields, with another column if none of them contains it.
-func (t *Table) addCompared(fields []ice.NestedField, id int) (predicate.Path, []ice.NestedField, error) {
+func (t *Table) addCompared(fields []column.Field, id int) (column.Path, []column.Field, error) {
 	for i, f := range fields {
-		if kids, leaf, ok := scan.PathTo(f, id); ok {
-			return predicate.Path{Column: i, Kids: kids, Field: leaf}, fields, nil
+		if path, ok := column.PathTo(i, f, id); ok {
+			return path, fields, nil
 		}
 	}
-	chain, ok := t.topLevelField(id)
-	if !ok {
-		return predicate.Path{}, nil, fmt.Errorf("field %d is in no schema of the table", id)
-	}
-	kids, leaf, _ := scan.PathTo(chain, id)
-	return predicate.Path{Column: len(fields), Kids: kids, Field: leaf}, append(fields, chain), nil
+	chain, err := t.topLevelField(id)
+	path, _ := column.PathTo(len(fields), chain, id)
+	return path, append(fields, chain), err
 }
 
 // topLevelField returns the top-level field that contains field id, reduced to that field. A field that was dropped is looked up in
 // older schemas.
-func (t *Table) topLevelField(id int) (ice.NestedField, bool) {
+func (t *Table) topLevelField(id int) (column.Field, error) {
 	schemas := append([]*ice.Schema{t.whole}, t.table.Metadata().Schemas()...)
 	slices.Reverse(schemas[1:]) // newest first
 	for _, s := range schemas {
 		for _, f := range s.Fields() {
-			if only, ok := onlyField(f, id); ok {
-				return only, true
+			all, err := t.fieldOf(f)
+			if err != nil {
+				continue // another column, or a filter on this one was refused
+			}
+			if only, ok := all.Only(id); ok {
+				return only, nil
 			}
 		}
 	}
-	return ice.NestedField{}, false
+	return column.Field{}, fmt.Errorf("field %d is in no schema of the table", id)
 }
 
-// onlyField returns f reduced to field id.
-func onlyField(f ice.NestedField, id int) (ice.NestedField, bool) {
-	if f.ID == id {
-		f.Required = false // older files may lack a field that was dropped since
-		return f, true
+// namesOf converts a name mapping.
+func namesOf(fields []ice.MappedField) parquet.NameMapping {
+	var names parquet.NameMapping
+	if fields != nil {
+		names = parquet.NameMapping{}
 	}
-	st, ok := f.Type.(*ice.StructType)
-	if !ok {
-		return f, false
-	}
-	for _, kid := range st.FieldList {
-		if only, ok := onlyField(kid, id); ok {
-			f.Type = &ice.StructType{FieldList: []ice.NestedField{only}}
-			return f, true
+	for _, f := range fields {
+		name := parquet.MappedName{Names: f.Names, Kids: namesOf(f.Fields)}
+		if f.FieldID != nil {
+			name.ID = *f.FieldID
 		}
+		names = append(names, name)
 	}
-	return f, false
+	return names
 }

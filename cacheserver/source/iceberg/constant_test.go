@@ -16,7 +16,6 @@ import (
 	ice "github.com/apache/iceberg-go"
 	"github.com/google/uuid"
 
-	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
@@ -118,11 +117,11 @@ func (c constantCase) schema() *ice.Schema {
 
 func (c constantCase) inFile(t *testing.T) string {
 	t.Helper()
-	typ, err := parquet.ArrowType(ice.NestedField{Name: "c", Type: c.old}, nil)
+	field, err := (&Table{}).fieldOf(ice.NestedField{Name: "c", Type: c.old})
 	if err != nil {
 		t.Fatal(err)
 	}
-	schema := arrow.NewSchema([]arrow.Field{idSchema.Field(0), {Name: "c", Type: typ, Nullable: true}}, nil)
+	schema := arrow.NewSchema([]arrow.Field{idSchema.Field(0), {Name: "c", Type: field.Type, Nullable: true}}, nil)
 	made := icetest.Local(t).Create("t", 3, c.schema())
 	rows := fmt.Sprintf(`[{"id":1,"c":%s},{"id":2,"c":%s}]`, c.file, c.file)
 	return c.promote(t, addFile(t, made, parquetFile(t, schema, rows), 2, nil), "")

@@ -15,11 +15,10 @@ import (
 	"strconv"
 	"strings"
 
-	ice "github.com/apache/iceberg-go"
+	"github.com/apache/arrow-go/v18/arrow"
 
-	"github.com/kubeflow/datacache/cacheserver/filter"
+	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
-	"github.com/kubeflow/datacache/cacheserver/predicate"
 )
 
 // defaults maps field ids to the initial defaults of a table's fields, in the JSON of the metadata file. Initial defaults are
@@ -113,23 +112,23 @@ func (d defaults) add(id, initial any) error {
 }
 
 // value returns the initial default of a field; nil if it has none.
-func (d defaults) value(f ice.NestedField) (*predicate.Value, error) {
+func (d defaults) value(f column.Field) (*column.Value, error) {
 	raw := d[f.ID]
 	if raw == nil {
 		return nil, nil
 	}
 	v, err := defaultValue(raw, f.Type)
 	if err != nil {
-		return nil, fmt.Errorf("initial default %.100s of type %s: %w", raw, f.Type, err)
+		return nil, fmt.Errorf("initial default %.100s of type %s: %w", raw, f.TypeName, err)
 	}
 	return &v, nil
 }
 
 // defaultValue decodes a value of type t (Iceberg spec, JSON single-value serialization).
-func defaultValue(raw json.RawMessage, t ice.Type) (predicate.Value, error) {
+func defaultValue(raw json.RawMessage, t arrow.DataType) (column.Value, error) {
 	decoded, err := decodeNumbers(raw)
 	if err != nil {
-		return predicate.Value{}, err
+		return column.Value{}, err
 	}
 	var literal syntax.Literal
 	switch v := decoded.(type) {
@@ -146,21 +145,21 @@ func defaultValue(raw json.RawMessage, t ice.Type) (predicate.Value, error) {
 		err = fmt.Errorf("only primitive types can have one: %w", errors.ErrUnsupported)
 	}
 	if err != nil {
-		return predicate.Value{}, err
+		return column.Value{}, err
 	}
-	converted, reason := filter.Convert(literal, t)
+	value, reason := column.Parse(literal, t)
 	if reason != "" {
-		return predicate.Value{}, errors.New(reason)
+		return value, errors.New(reason)
 	}
-	return predicate.FromLiteral(converted, t)
+	return value, nil
 }
 
 // textLiteral returns the literal for a value of type t that JSON represents as a string.
-func textLiteral(text string, t ice.Type) (syntax.Literal, error) {
-	switch t.(type) {
-	case ice.DecimalType:
+func textLiteral(text string, t arrow.DataType) (syntax.Literal, error) {
+	switch t.ID() {
+	case arrow.DECIMAL128:
 		return syntax.Literal{Kind: syntax.NumberLiteral, Value: strings.ToLower(text)}, nil
-	case ice.BinaryType, ice.FixedType:
+	case arrow.BINARY, arrow.FIXED_SIZE_BINARY:
 		raw, err := hex.DecodeString(text)
 		return syntax.Literal{Kind: syntax.BytesLiteral, Value: string(raw)}, err
 	}
@@ -168,17 +167,17 @@ func textLiteral(text string, t ice.Type) (syntax.Literal, error) {
 }
 
 // notFinite parses infinities and NaN, in the spelling of Iceberg's Java library.
-func notFinite(text string, t ice.Type) (predicate.Value, bool) {
-	if k, ok := kindOf(t); !ok || k != predicate.KindFloat {
-		return predicate.Value{}, false
+func notFinite(text string, t arrow.DataType) (column.Value, bool) {
+	if row, ok := column.TypeOf(t); !ok || row.Kind != column.Float {
+		return column.Value{}, false
 	}
 	switch text {
 	case "NaN":
-		return predicate.FloatValue(math.NaN()), true
+		return column.FloatValue(math.NaN()), true
 	case "Infinity":
-		return predicate.FloatValue(math.Inf(1)), true
+		return column.FloatValue(math.Inf(1)), true
 	case "-Infinity":
-		return predicate.FloatValue(math.Inf(-1)), true
+		return column.FloatValue(math.Inf(-1)), true
 	}
-	return predicate.Value{}, false
+	return column.Value{}, false
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -15,6 +16,7 @@ import (
 	ice "github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table/dv"
 
+	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 	"github.com/kubeflow/datacache/cacheserver/source/scan"
@@ -112,13 +114,18 @@ func (t *Table) readPositions(ctx context.Context, d *dataFile) (bitmap, error) 
 	return keep, nil
 }
 
-// readPositionFile reads a whole positional delete file (Iceberg spec, position
-// delete files).
+// positionFields are the columns of positional delete files.
+var positionFields = func() []column.Field {
+	fields := ice.PositionalDeleteSchema.Fields()
+	return []column.Field{fieldAs(fields[0], arrow.BinaryTypes.String), fieldAs(fields[1], arrow.PrimitiveTypes.Int64)}
+}()
+
+// readPositionFile reads a whole positional delete file (Iceberg spec, position delete files).
 func (t *Table) readPositionFile(ctx context.Context, file ice.DataFile) (positions, error) {
 	out := positions{}
 	var last string
 	var at []int64
-	err := t.readDeletes(ctx, file, ice.PositionalDeleteSchema.Fields()[:2], func(columns []arrow.Array) error {
+	err := t.readDeletes(ctx, file, positionFields, func(columns []arrow.Array) error {
 		path, ok := columns[0].(*array.String)
 		pos, ok2 := columns[1].(*array.Int64)
 		if !ok || !ok2 || path.NullN() > 0 || pos.NullN() > 0 {
@@ -146,7 +153,7 @@ func (t *Table) readPositionFile(ctx context.Context, file ice.DataFile) (positi
 }
 
 // readDeletes reads some fields of all rows of a delete file, batch by batch. visit must not retain the columns.
-func (t *Table) readDeletes(ctx context.Context, file ice.DataFile, fields []ice.NestedField, visit func([]arrow.Array) error) error {
+func (t *Table) readDeletes(ctx context.Context, file ice.DataFile, fields []column.Field, visit func([]arrow.Array) error) error {
 	err := t.scanDeletes(ctx, file, fields, visit)
 	if err != nil {
 		return fmt.Errorf("delete file %s: %w", file.FilePath(), err)
@@ -154,7 +161,7 @@ func (t *Table) readDeletes(ctx context.Context, file ice.DataFile, fields []ice
 	return nil
 }
 
-func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice.NestedField, visit func([]arrow.Array) error) (err error) {
+func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []column.Field, visit func([]arrow.Array) error) (err error) {
 	defer parquet.RecoverError(&err)
 	f, err := t.Store.Open(ctx, file.FilePath())
 	if err != nil {
@@ -171,7 +178,7 @@ func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice
 	if foot.Total() > maxDeleteRows {
 		return fmt.Errorf("it has %w: compact the table", overBound(foot.Total(), maxDeleteRows, "rows"))
 	}
-	p, err := parquet.NewProjection(foot, fields, sources{}.value, t.properties)
+	p, err := parquet.NewProjection(foot, fields, sources{}.value)
 	if err != nil {
 		return err
 	}
@@ -179,10 +186,10 @@ func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice
 		if foot.Rows(g) == 0 {
 			continue // such a row group need not have pages
 		}
-		if err := foot.Check(g, p.Leaves()); err != nil {
+		if err := p.Check(g); err != nil {
 			return err
 		}
-		rows, err := parquet.NewRowReader(ctx, foot, f, p, foot.Whole(g), deleteRows, t.Mem)
+		rows, err := parquet.NewRowReader(ctx, p, f, foot.Whole(g), deleteRows, t.Mem)
 		if err != nil {
 			return err
 		}
@@ -194,11 +201,10 @@ func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice
 }
 
 // namesOfDeletes returns a mapping of a delete file's column names to field ids, for files without ids.
-func (t *Table) namesOfDeletes(fields []ice.NestedField) parquet.NameMapping {
+func (t *Table) namesOfDeletes(fields []column.Field) parquet.NameMapping {
 	names := t.Names
 	for _, f := range fields {
-		id := f.ID
-		names = append(names[:len(names):len(names)], ice.MappedField{Names: []string{f.Name}, FieldID: &id})
+		names = append(slices.Clip(names), parquet.MappedName{Names: []string{f.Name}, ID: f.ID})
 	}
 	return names
 }

@@ -12,9 +12,10 @@ import (
 	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	ice "github.com/apache/iceberg-go"
 
+	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 	"github.com/kubeflow/datacache/cacheserver/source/scan"
 )
@@ -29,7 +30,7 @@ func (s *keySet) cost() int64 { return s.bytes + int64(len(s.keys))*48 + 64 }
 
 // equalDeletes holds those equality deletes of a data file that compare the same fields.
 type equalDeletes struct {
-	paths []predicate.Path
+	paths []column.Path
 	sets  []*keySet
 }
 
@@ -60,18 +61,18 @@ func (t *Table) equalDeletes(ctx context.Context, d *dataFile, c *scan.Columns) 
 
 // keySet reads an equality delete file. Its values are converted to the types that the data files' columns are converted to, so that
 // encodings can be compared.
-func (t *Table) keySet(ctx context.Context, file ice.DataFile, paths []predicate.Path) (*keySet, error) {
-	fields := make([]ice.NestedField, len(paths))
-	within := make([]predicate.Path, len(paths))
+func (t *Table) keySet(ctx context.Context, file ice.DataFile, paths []column.Path) (*keySet, error) {
+	fields := make([]column.Field, len(paths))
+	within := make([]column.Path, len(paths))
 	types := make([]string, len(paths))
 	for i, p := range paths {
-		chain, ok := t.topLevelField(p.Field.ID)
-		if !ok {
-			return nil, fmt.Errorf("delete file %s: field %d is in no schema of the table", file.FilePath(), p.Field.ID)
+		chain, err := t.topLevelField(p.Field.ID)
+		if err != nil {
+			return nil, fmt.Errorf("delete file %s: %w", file.FilePath(), err)
 		}
-		kids, _, _ := scan.PathTo(chain, p.Field.ID)
-		fields[i], within[i] = chain, predicate.Path{Column: i, Kids: kids, Field: p.Field}
-		types[i] = fmt.Sprintf("%d:%s", p.Field.ID, p.Field.Type)
+		fields[i] = chain
+		within[i], _ = column.PathTo(i, chain, p.Field.ID)
+		types[i] = fmt.Sprintf("%d:%s", p.Field.ID, p.Field.TypeName)
 	}
 	key := file.FilePath() + " " + strings.Join(types, " ")
 	return t.equal.Get(ctx, key, func(ctx context.Context) (*keySet, error) {
@@ -128,7 +129,7 @@ type cell struct {
 	append  func(buf []byte, i int) []byte
 }
 
-func newEncoder(paths []predicate.Path, columns []arrow.Array) (*encoder, error) {
+func newEncoder(paths []column.Path, columns []arrow.Array) (*encoder, error) {
 	e := &encoder{}
 	for _, p := range paths {
 		leaf, parents := p.At(columns)
@@ -145,7 +146,7 @@ func newEncoder(paths []predicate.Path, columns []arrow.Array) (*encoder, error)
 func (e *encoder) key(i int) []byte {
 	e.buf = e.buf[:0]
 	for _, c := range e.cells {
-		if c.leaf.IsNull(i) || predicate.AnyNull(c.parents, i) {
+		if c.leaf.IsNull(i) || column.AnyNull(c.parents, i) {
 			e.buf = append(e.buf, 0)
 			continue
 		}
@@ -156,60 +157,38 @@ func (e *encoder) key(i int) []byte {
 
 // appender returns a function that appends the encoding of a cell of an array.
 func appender(arr arrow.Array) (func(buf []byte, i int) []byte, error) {
-	switch a := arr.(type) {
-	case *array.Boolean:
-		return func(buf []byte, i int) []byte { return append(buf, b2b(a.Value(i))) }, nil
-	case *array.Int32:
-		return func(buf []byte, i int) []byte { return le32(buf, uint32(a.Value(i))) }, nil
-	case *array.Date32:
-		return func(buf []byte, i int) []byte { return le32(buf, uint32(a.Value(i))) }, nil
-	case *array.Int64:
-		return func(buf []byte, i int) []byte { return le64(buf, uint64(a.Value(i))) }, nil
-	case *array.Time64:
-		return func(buf []byte, i int) []byte { return le64(buf, uint64(a.Value(i))) }, nil
-	case *array.Timestamp:
-		return func(buf []byte, i int) []byte { return le64(buf, uint64(a.Value(i))) }, nil
-	case *array.Float32:
-		return func(buf []byte, i int) []byte { return le64(buf, floatBits(float64(a.Value(i)))) }, nil
-	case *array.Float64:
-		return func(buf []byte, i int) []byte { return le64(buf, floatBits(a.Value(i))) }, nil
-	case *array.Decimal128:
-		return func(buf []byte, i int) []byte {
-			v := a.Value(i)
-			return le64(le64(buf, v.LowBits()), uint64(v.HighBits()))
-		}, nil
-	case *array.String:
-		return func(buf []byte, i int) []byte {
-			v := a.Value(i)
-			return append(le32(buf, uint32(len(v))), v...)
-		}, nil
-	case *array.Binary:
-		return func(buf []byte, i int) []byte { return lengthPrefixed(buf, a.Value(i)) }, nil
-	case *array.FixedSizeBinary:
-		return func(buf []byte, i int) []byte { return lengthPrefixed(buf, a.Value(i)) }, nil
-	case array.ExtensionArray:
-		return appender(a.Storage())
+	cells, err := column.Cells(arr)
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("type %s cannot be compared", arr.DataType())
+	little := binary.LittleEndian
+	switch cells := cells.(type) {
+	case column.Bits:
+		return func(buf []byte, i int) []byte { return append(buf, byte(column.BoolInt(cells(i)))) }, nil
+	case []int32:
+		return func(buf []byte, i int) []byte { return little.AppendUint32(buf, uint32(cells[i])) }, nil
+	case []int64:
+		return func(buf []byte, i int) []byte { return little.AppendUint64(buf, uint64(cells[i])) }, nil
+	case []float32:
+		return func(buf []byte, i int) []byte { return little.AppendUint64(buf, floatBits(float64(cells[i]))) }, nil
+	case []float64:
+		return func(buf []byte, i int) []byte { return little.AppendUint64(buf, floatBits(cells[i])) }, nil
+	case []decimal128.Num:
+		return func(buf []byte, i int) []byte {
+			return little.AppendUint64(little.AppendUint64(buf, cells[i].LowBits()), uint64(cells[i].HighBits()))
+		}, nil
+	}
+	texts, _ := cells.(column.Texts)
+	return func(buf []byte, i int) []byte {
+		v := texts(i)
+		return append(little.AppendUint32(buf, uint32(len(v))), v...)
+	}, nil
 }
-
-func le32(buf []byte, v uint32) []byte { return binary.LittleEndian.AppendUint32(buf, v) }
-
-func le64(buf []byte, v uint64) []byte { return binary.LittleEndian.AppendUint64(buf, v) }
-
-func lengthPrefixed(buf, v []byte) []byte { return append(le32(buf, uint32(len(v))), v...) }
 
 // floatBits gives every NaN the same bits.
 func floatBits(v float64) uint64 {
 	if math.IsNaN(v) {
-		return math.Float64bits(math.NaN())
+		v = math.NaN()
 	}
 	return math.Float64bits(v)
-}
-
-func b2b(v bool) byte {
-	if v {
-		return 1
-	}
-	return 0
 }

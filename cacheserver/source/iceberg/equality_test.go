@@ -13,7 +13,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
-	"github.com/kubeflow/datacache/cacheserver/predicate"
+	"github.com/kubeflow/datacache/cacheserver/column"
 )
 
 // TestKeysTellRowsApart checks that different rows of two columns have different keys.
@@ -40,7 +40,7 @@ func TestKeysTellRowsApart(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer rec.Release()
-			e, err := newEncoder([]predicate.Path{{Column: 0}, {Column: 1}}, rec.Columns())
+			e, err := newEncoder([]column.Path{{Column: 0}, {Column: 1}}, rec.Columns())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -11,15 +11,17 @@ package iceberg
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	ice "github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
+	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/filter"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/predicate"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 	"github.com/kubeflow/datacache/cacheserver/source/scan"
 )
@@ -36,7 +38,6 @@ type Table struct {
 	scan        *table.Scan
 	schema      *ice.Schema // of the snapshot
 	whole       *ice.Schema // schema and the columns of row lineage
-	filtered    []int       // ids of the fields that the filter compares
 	trusted     bool        // skip the checks of totals and counts: Selection.TrustManifests
 	properties  ice.Properties
 	defaults    defaults
@@ -130,7 +131,7 @@ func (t *Table) load(ctx context.Context, metadata string) (err error) {
 		return err
 	}
 	t.table = table.New(table.Identifier{metadata}, parsed, metadata, t.io, nil)
-	t.properties, t.Names = t.table.Properties(), t.table.Metadata().NameMapping()
+	t.properties, t.Names = t.table.Properties(), namesOf(t.table.Metadata().NameMapping())
 	return nil
 }
 
@@ -151,12 +152,14 @@ func (t *Table) choose(sel Selection) error {
 		return fmt.Errorf("schema of the snapshot: %w", err)
 	}
 	t.whole = withLineage(t.schema, t.table.Metadata().Version())
-	if t.Fields, err = t.selectColumns(sel.Columns); err != nil {
+	selected, err := t.selectColumns(sel.Columns)
+	if err != nil {
 		return err
 	}
-	if t.Served, err = parquet.ArrowSchema(t.Fields, t.properties); err != nil {
+	if t.Fields, err = t.fieldsOf(selected); err != nil {
 		return err
 	}
+	t.Served = arrowSchema(t.Fields)
 	t.pin = Pin{
 		MetadataLocation: t.table.MetadataLocation(),
 		UUID:             t.table.Metadata().TableUUID().String(),
@@ -174,33 +177,23 @@ func (t *Table) bindFilter(sel Selection) error {
 	if strings.TrimSpace(sel.Filter) == "" {
 		return nil
 	}
-	unbound, err := filter.Parse(sel.Filter, t.whole)
-	if err != nil {
+	var fields []column.Field
+	for _, f := range t.whole.Fields() {
+		field, err := t.fieldOf(f)
+		if err != nil {
+			field = column.Field{ID: f.ID, Name: f.Name, Type: arrow.Null, TypeName: f.Type.String()}
+		}
+		fields = append(fields, field)
+	}
+	var err error
+	if t.Filter, err = filter.Parse(sel.Filter, fields); err != nil {
 		return fmt.Errorf("filter %q: %w", sel.Filter, err)
 	}
-	if t.Filter, err = predicate.Bind(t.whole, unbound); err != nil {
-		return fmt.Errorf("filter %q: %w", sel.Filter, err)
-	}
-	return t.compare()
+	t.Compared = slices.DeleteFunc(slices.Clone(t.Filter.Fields()), func(f column.Field) bool {
+		return ice.IsMetadataColumn(f.ID) // row lineage is inherited: files have no statistics of it
+	})
+	return nil
 }
 
 // Pin returns the pin of the table.
 func (t *Table) Pin() Pin { return t.pin }
-
-// compare sets the fields that the filter compares and that files have statistics of: those of row lineage are inherited.
-func (t *Table) compare() error {
-	if t.Filter == nil {
-		return nil
-	}
-	ids, err := ice.ExtractFieldIDs(t.Filter)
-	if err != nil {
-		return fmt.Errorf("columns of the filter: %w", err)
-	}
-	t.filtered = ids
-	for _, id := range ids {
-		if field, ok := t.schema.FindFieldByID(id); ok {
-			t.Compared = append(t.Compared, field)
-		}
-	}
-	return nil
-}

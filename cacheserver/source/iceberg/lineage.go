@@ -10,6 +10,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	ice "github.com/apache/iceberg-go"
+
+	"github.com/kubeflow/datacache/cacheserver/column"
 )
 
 // firstWithLineage is the first table format version whose rows have an id and the sequence number of their last change.
@@ -37,7 +39,7 @@ func withLineage(schema *ice.Schema, version int) *ice.Schema {
 
 // inherit returns a function that replaces nulls in those of the fields that are columns of row lineage (Iceberg spec, Row Lineage); nil
 // if none is. A file that was written before the table had row lineage has no first row id: both columns are then null.
-func (d *dataFile) inherit(fields []ice.NestedField) func(columns []arrow.Array, at int64) {
+func (d *dataFile) inherit(fields []column.Field) func(columns []arrow.Array, first int64) {
 	rowID, sequence := -1, -1
 	for i, f := range fields {
 		switch f.ID {
@@ -50,34 +52,34 @@ func (d *dataFile) inherit(fields []ice.NestedField) func(columns []arrow.Array,
 	if max(rowID, sequence) < 0 {
 		return nil
 	}
-	return func(columns []arrow.Array, at int64) {
-		replace := func(column int, value func(row int) int64) {
-			if column >= 0 {
-				old := columns[column].(*array.Int64)
-				columns[column] = inherited(old, d.firstRowID != nil, value)
+	return func(columns []arrow.Array, first int64) {
+		replace := func(at int, value func(row int) int64) {
+			if at >= 0 {
+				old := columns[at].(*array.Int64)
+				columns[at] = inherited(old, d.firstRowID != nil, value)
 				old.Release()
 			}
 		}
-		replace(rowID, func(row int) int64 { return *d.firstRowID + at + int64(row) })
+		replace(rowID, func(row int) int64 { return *d.firstRowID + first + int64(row) })
 		replace(sequence, func(int) int64 { return d.sequence })
 	}
 }
 
 // inherited returns a column with value instead of its nulls or, unless known is set, a column of nulls.
-func inherited(column *array.Int64, known bool, value func(row int) int64) arrow.Array {
+func inherited(old *array.Int64, known bool, value func(row int) int64) arrow.Array {
 	if !known {
-		return array.MakeArrayOfNull(memory.DefaultAllocator, column.DataType(), column.Len())
+		return array.MakeArrayOfNull(memory.DefaultAllocator, old.DataType(), old.Len())
 	}
-	out := make([]int64, column.Len())
-	copy(out, column.Int64Values())
-	if column.NullN() > 0 {
+	out := make([]int64, old.Len())
+	copy(out, old.Int64Values())
+	if old.NullN() > 0 {
 		for i := range out {
-			if column.IsNull(i) {
+			if old.IsNull(i) {
 				out[i] = value(i)
 			}
 		}
 	}
-	data := array.NewData(column.DataType(), len(out), []*memory.Buffer{nil, memory.NewBufferBytes(arrow.Int64Traits.CastToBytes(out))}, nil, 0, 0)
+	data := array.NewData(old.DataType(), len(out), []*memory.Buffer{nil, memory.NewBufferBytes(arrow.Int64Traits.CastToBytes(out))}, nil, 0, 0)
 	defer data.Release()
 	return array.NewInt64Data(data)
 }

@@ -6,11 +6,14 @@ package iceberg
 import (
 	"fmt"
 	"math"
+	"reflect"
+	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	ice "github.com/apache/iceberg-go"
 	"github.com/google/uuid"
 
-	"github.com/kubeflow/datacache/cacheserver/predicate"
+	"github.com/kubeflow/datacache/cacheserver/column"
 )
 
 // sources holds the values of columns that a file lacks, by field id.
@@ -20,7 +23,7 @@ type sources struct {
 }
 
 // value returns the value of a field that a file lacks; nil is null.
-func (s sources) value(f ice.NestedField) (*predicate.Value, error) {
+func (s sources) value(f column.Field) (*column.Value, error) {
 	from, ok := s.partition[f.ID]
 	if !ok {
 		return s.defaults.value(f)
@@ -66,110 +69,69 @@ func (t *Table) partitioned() bool {
 	return false
 }
 
-// kindOf returns how values of a type are compared; false for types without order.
-func kindOf(t ice.Type) (predicate.Kind, bool) {
-	switch t.(type) {
-	case ice.BooleanType, ice.Int32Type, ice.Int64Type, ice.DateType, ice.TimeType,
-		ice.TimestampType, ice.TimestampTzType, ice.TimestampNsType, ice.TimestampTzNsType:
-		return predicate.KindInt, true
-	case ice.Float32Type, ice.Float64Type:
-		return predicate.KindFloat, true
-	case ice.StringType, ice.BinaryType, ice.FixedType, ice.UUIDType:
-		return predicate.KindBytes, true
-	case ice.DecimalType:
-		return predicate.KindDecimal, true
-	}
-	return 0, false
-}
-
 // partitionValue converts the value of an identity partition field, as iceberg-go reads it from a manifest, to type t of the source
 // column. That type may be wider than the one that the value was written in: int to long, float to double, a decimal of more digits,
 // date to timestamp.
-func partitionValue(from any, t ice.Type) (predicate.Value, error) {
-	v, err := partitionCell(from, t)
-	if want, ok := kindOf(t); err == nil && (!ok || v.Kind != want) {
-		err = fmt.Errorf("a %T is no value of type %s", from, t)
+func partitionValue(from any, t arrow.DataType) (column.Value, error) {
+	v, err := valueOf(from)
+	if day, ok := from.(ice.Date); ok && t.ID() == arrow.TIMESTAMP {
+		v, err = dateValue(int64(day), t)
+	}
+	if d, ok := decimalOf(from); ok && t.ID() == arrow.DECIMAL128 && int(t.(*arrow.Decimal128Type).Scale) != d.Scale {
+		err = fmt.Errorf("it has a scale of %d, and the column is %s", d.Scale, column.Name(t))
 	}
 	if err == nil {
-		err = fits(v, t)
+		_, err = column.Encode(v, t) // checks that it fits
 	}
 	if err != nil {
-		return predicate.Value{}, fmt.Errorf("partition value %v: %w", from, err)
+		return v, fmt.Errorf("partition value %v: %w", from, err)
 	}
 	return v, nil
 }
 
-func partitionCell(from any, t ice.Type) (predicate.Value, error) {
+// valueOf converts a value of one of iceberg-go's types.
+func valueOf(from any) (column.Value, error) {
+	if d, ok := decimalOf(from); ok {
+		return column.DecimalValue(d.Val), nil
+	}
+	switch v := reflect.ValueOf(from); v.Kind() {
+	case reflect.Bool:
+		return column.IntValue(column.BoolInt(v.Bool())), nil
+	case reflect.Int32, reflect.Int64:
+		return column.IntValue(v.Int()), nil
+	case reflect.Float32, reflect.Float64:
+		return column.FloatValue(v.Float()), nil
+	case reflect.String:
+		return column.BytesValue(v.String()), nil
+	case reflect.Slice:
+		return column.BytesValue(string(v.Bytes())), nil
+	case reflect.Array: // a UUID
+		var id uuid.UUID
+		reflect.Copy(reflect.ValueOf(id[:]), v)
+		return column.BytesValue(string(id[:])), nil
+	}
+	return column.Value{}, fmt.Errorf("values of Go type %T are not supported", from)
+}
+
+func decimalOf(from any) (d ice.Decimal, ok bool) {
 	switch v := from.(type) {
-	case bool:
-		return predicate.IntValue(int64(b2b(v))), nil
-	case int32:
-		return predicate.IntValue(int64(v)), nil
-	case int64:
-		return predicate.IntValue(v), nil
-	case ice.Date:
-		return dateValue(int64(v), t)
-	case ice.Time:
-		return predicate.IntValue(int64(v)), nil
-	case ice.Timestamp:
-		return predicate.IntValue(int64(v)), nil
-	case ice.TimestampNano:
-		return predicate.IntValue(int64(v)), nil
-	case float32:
-		return predicate.FloatValue(float64(v)), nil
-	case float64:
-		return predicate.FloatValue(v), nil
-	case string:
-		return predicate.BytesValue(v), nil
-	case []byte:
-		return predicate.BytesValue(string(v)), nil
-	case [16]byte:
-		return predicate.BytesValue(string(v[:])), nil
-	case uuid.UUID:
-		return predicate.BytesValue(string(v[:])), nil
 	case ice.Decimal:
-		return predicate.FromLiteral(ice.DecimalLiteral(v), t)
+		return v, true
 	case ice.DecimalLiteral:
-		return predicate.FromLiteral(v, t)
+		return ice.Decimal(v), true
 	}
-	return predicate.Value{}, fmt.Errorf("values of Go type %T are not supported", from)
+	return d, false
 }
 
-// dateValue converts a number of days since 1970 to type t, which is date or a type that dates can be promoted to.
-func dateValue(day int64, t ice.Type) (predicate.Value, error) {
-	const second, secondsOfDay = 1_000_000, 24 * 60 * 60
-	switch t.(type) {
-	case ice.DateType:
-		return predicate.IntValue(day), nil
-	case ice.TimestampType:
-		return predicate.IntValue(day * secondsOfDay * second), nil
-	case ice.TimestampNsType:
-		const nanos = secondsOfDay * second * 1000
-		if day > math.MaxInt64/nanos || day < math.MinInt64/nanos {
-			return predicate.Value{}, fmt.Errorf("day %d since 1970 does not fit %s, which ends in the year 2262", day, t)
-		}
-		return predicate.IntValue(day * nanos), nil
+// dateValue converts a number of days since 1970 to type t, a timestamp without a zone, to which dates can be promoted.
+func dateValue(day int64, t arrow.DataType) (column.Value, error) {
+	to := t.(*arrow.TimestampType)
+	perDay := int64(24 * time.Hour / to.Unit.Multiplier())
+	switch {
+	case to.TimeZone != "":
+		return column.Value{}, fmt.Errorf("a date is no value of type %s", column.Name(t))
+	case day > math.MaxInt64/perDay || day < math.MinInt64/perDay:
+		return column.Value{}, fmt.Errorf("day %d since 1970 does not fit %s, which ends in the year 2262", day, column.Name(t))
 	}
-	return predicate.Value{}, fmt.Errorf("a date is no value of type %s", t)
-}
-
-// fits checks that v is in the range of type t.
-func fits(v predicate.Value, t ice.Type) error {
-	ok := true
-	switch t := t.(type) {
-	case ice.BooleanType:
-		ok = v.Int == 0 || v.Int == 1
-	case ice.Int32Type, ice.DateType:
-		ok = v.Int == int64(int32(v.Int))
-	case ice.DecimalType:
-		ok = v.Decimal.FitsInPrecision(int32(t.Precision()))
-	case ice.FixedType:
-		ok = len(v.Bytes) == t.Len()
-	case ice.UUIDType:
-		ok = len(v.Bytes) == len(uuid.UUID{})
-	}
-	if !ok {
-		return fmt.Errorf("it does not fit type %s", t)
-	}
-	return nil
+	return column.IntValue(day * perDay), nil
 }

@@ -14,6 +14,7 @@ import (
 	ice "github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
+	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
@@ -75,7 +76,7 @@ func traced[T any](ctx context.Context, name string, step func(context.Context) 
 }
 
 // files returns the data files of the snapshot; the first call reads the manifests, and keeps the bounds that they state of some fields.
-func (t *Table) files(ctx context.Context, stated []ice.NestedField) (*filePlan, error) {
+func (t *Table) files(ctx context.Context, stated []column.Field) (*filePlan, error) {
 	return t.plan.Get(ctx, func(ctx context.Context) (*filePlan, error) {
 		tasks, err := t.tasks(ctx)
 		if err != nil {
@@ -129,7 +130,7 @@ func (t *Table) tasks(ctx context.Context) (_ []table.FileScanTask, err error) {
 	}), err
 }
 
-func newFilePlan(tasks []table.FileScanTask, stated []ice.NestedField) (*filePlan, error) {
+func newFilePlan(tasks []table.FileScanTask, stated []column.Field) (*filePlan, error) {
 	p := &filePlan{byName: map[fileName]*dataFile{}}
 	paths := make(map[string]bool, len(tasks))
 	var problems []error

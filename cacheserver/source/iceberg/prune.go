@@ -10,29 +10,35 @@ import (
 
 	ice "github.com/apache/iceberg-go"
 
+	"github.com/kubeflow/datacache/cacheserver/column"
+	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 )
 
 // pruner decides which manifests and data files may have rows that match the filter, as Iceberg's Java library does: by the partition
 // values that manifest lists and manifests state, and by the bounds of the filter's columns. The nil pruner keeps everything.
 type pruner struct {
-	filter ice.BooleanExpression // bound to the table's schema
-	specs  map[int32]projection  // by id of the partition spec
+	filter *predicate.Filter
+	specs  map[int32]*projection // by id of the partition spec
 }
 
 // projection is a filter on the partition fields of a spec. It is true for every partition that may have rows for which the table's
 // filter is true.
 type projection struct {
-	filter ice.BooleanExpression
-	fields []projected
+	table    *Table
+	spec     *ice.PartitionSpec
+	schema   *ice.Schema // of the partition fields
+	rehashed bool        // the spec's buckets are not those of the columns' current values
+	fields   map[int]projected
+	filter   *predicate.Filter
 }
 
 // projected is a partition field of a projection.
 type projected struct {
-	id      int
-	typ     ice.Type
+	column.Field
+	at      int   // its index in the spec
 	width   int64 // of truncate, else 0
-	rounded bool  // years, months, days or hours of times, which old writers rounded; see bounds
+	rounded bool  // years, months, days or hours of times, which old writers rounded; see corrected
 }
 
 // newPruner returns the pruner of the table's filter.
@@ -40,7 +46,7 @@ func (t *Table) newPruner() (*pruner, error) {
 	if t.Filter == nil {
 		return nil, nil
 	}
-	p := &pruner{filter: t.Filter, specs: map[int32]projection{}}
+	p := &pruner{filter: t.Filter, specs: map[int32]*projection{}}
 	for _, spec := range t.table.Metadata().PartitionSpecs() {
 		of, err := t.projectionOn(&spec)
 		if err != nil {
@@ -52,11 +58,15 @@ func (t *Table) newPruner() (*pruner, error) {
 }
 
 // projectionOn projects the table's filter on a partition spec.
-func (t *Table) projectionOn(spec *ice.PartitionSpec) (projection, error) {
-	var p projection
+func (t *Table) projectionOn(spec *ice.PartitionSpec) (*projection, error) {
 	types := spec.PartitionType(t.schema).FieldList
+	p := &projection{table: t, spec: spec, schema: ice.NewSchema(0, types...), rehashed: t.hasPromotedDate(spec), fields: map[int]projected{}}
 	for i, pf := range spec.Fields() {
-		field := projected{id: pf.FieldID, typ: types[i].Type}
+		of, err := t.fieldOf(types[i])
+		if err != nil {
+			return nil, err
+		}
+		field := projected{Field: of, at: i}
 		switch transform := pf.Transform.(type) {
 		case ice.TruncateTransform:
 			field.width = int64(transform.Width)
@@ -67,14 +77,135 @@ func (t *Table) projectionOn(spec *ice.PartitionSpec) (projection, error) {
 			_, date := source.(ice.DateType)
 			field.rounded = !date
 		}
-		p.fields = append(p.fields, field)
+		p.fields[pf.FieldID] = field
 	}
-	on, err := ice.VisitExpr(t.Filter, projector{spec: spec, rehashed: t.hasPromotedDate(spec)})
+	tree, err := syntax.Replace(t.Filter.Tree(), p.project)
 	if err != nil {
-		return p, err
+		return nil, err
 	}
-	p.filter, err = ice.BindExpr(ice.NewSchema(0, types...), on, true)
+	p.filter, err = predicate.Compile(tree)
 	return p, err
+}
+
+// project returns what must be true of every partition that may have rows for which a test is true.
+func (p *projection) project(n syntax.Node, _ bool) (syntax.Node, error) {
+	t, _ := n.(predicate.Test)
+	terms := []syntax.Node{syntax.Const{Value: true}}
+	all, err := p.table.bound(t)
+	if err != nil {
+		return nil, err
+	}
+	for _, pf := range p.spec.FieldsBySourceID(t.Field.ID) {
+		_, bucket := pf.Transform.(ice.BucketTransform)
+		truncate, _ := pf.Transform.(ice.TruncateTransform)
+		for _, b := range all {
+			if len(pf.SourceIDs) != 1 || bucket && p.rehashed || wraps(b, int64(truncate.Width)) {
+				continue
+			}
+			on, err := pf.Transform.Project(pf.Name, b)
+			if err != nil {
+				return nil, err
+			}
+			if on != nil {
+				test, err := p.testOf(on)
+				if err != nil {
+					return nil, err
+				}
+				terms = append(terms, test)
+			}
+		}
+	}
+	return syntax.Join(false, terms...), nil
+}
+
+// operations are iceberg-go's names of the tests of a filter's tree.
+var operations = map[ice.Operation]predicate.Test{
+	ice.OpIsNull: {Op: syntax.IsNull}, ice.OpNotNull: {Op: syntax.IsNull, Negated: true},
+	ice.OpIsNan: {Op: syntax.IsNaN}, ice.OpNotNan: {Op: syntax.IsNaN, Negated: true},
+	ice.OpEQ: {Op: syntax.Equal}, ice.OpNEQ: {Op: syntax.Equal, Negated: true},
+	ice.OpIn: {Op: syntax.In}, ice.OpNotIn: {Op: syntax.In, Negated: true},
+	ice.OpLT: {Op: syntax.Less}, ice.OpLTEQ: {Op: syntax.LessEqual}, ice.OpGT: {Op: syntax.Greater}, ice.OpGTEQ: {Op: syntax.GreaterEqual},
+}
+
+// bound returns a test as predicates of iceberg-go, all of which must be true.
+func (t *Table) bound(test predicate.Test) ([]ice.BoundPredicate, error) {
+	name, ok := t.whole.FindColumnName(test.Field.ID)
+	if !ok {
+		return nil, fmt.Errorf("field %d is not in the schema", test.Field.ID)
+	}
+	typ, _ := t.whole.FindTypeByID(test.Field.ID)
+	literals := make([]ice.Literal, len(test.Values))
+	for i, v := range test.Values {
+		raw, err := column.Encode(v, test.Field.Type)
+		if err == nil {
+			literals[i], err = ice.LiteralFromBytes(typ, raw)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	var op ice.Operation
+	for of, t := range operations {
+		if t.Op == test.Op && t.Negated == test.Negated {
+			op = of
+		}
+	}
+	ref := ice.Reference(name)
+	var unbound []ice.BooleanExpression
+	switch {
+	case len(literals) == 0:
+		unbound = append(unbound, ice.UnaryPredicate(op, ref))
+	case test.Op == syntax.In:
+		unbound = append(unbound, ice.SetPredicate(op, ref, literals))
+	default:
+		unbound = append(unbound, ice.LiteralPredicate(op, ref, literals[0]))
+	}
+	if test.Negated && test.Op != syntax.IsNull {
+		unbound = append(unbound, ice.NotNull(ref))
+	}
+	var all []ice.BoundPredicate
+	for _, u := range unbound {
+		b, err := ice.BindExpr(t.whole, u, true)
+		if err != nil {
+			return nil, err
+		}
+		if b, ok := b.(ice.BoundPredicate); ok { // or it is always true
+			all = append(all, b)
+		}
+	}
+	return all, nil
+}
+
+// testOf returns the test of a partition field that a predicate makes.
+func (p *projection) testOf(on ice.UnboundPredicate) (syntax.Node, error) {
+	b, err := ice.BindExpr(p.schema, on, true)
+	if err != nil {
+		return nil, err
+	}
+	of, ok := b.(ice.BoundPredicate)
+	if !ok {
+		return syntax.Const{Value: b.Equals(ice.AlwaysTrue{})}, nil
+	}
+	var literals []ice.Literal
+	switch of := of.(type) {
+	case ice.BoundLiteralPredicate:
+		literals = []ice.Literal{of.Literal()}
+	case ice.BoundSetPredicate:
+		literals = of.Literals().Members()
+	}
+	test, known := operations[of.Op()]
+	if !known {
+		return syntax.Const{Value: true}, nil
+	}
+	test.Field = p.fields[of.Ref().Field().ID].Field
+	for _, l := range literals {
+		v, err := valueOf(l)
+		if err != nil {
+			return nil, err
+		}
+		test.Values = append(test.Values, v)
+	}
+	return test, nil
 }
 
 // hasPromotedDate reports whether a date that the spec puts in buckets was promoted to a timestamp, which has other hashes.
@@ -94,45 +225,6 @@ func (t *Table) hasPromotedDate(spec *ice.PartitionSpec) bool {
 		}
 	}
 	return false
-}
-
-// projector projects a bound filter on the fields of a partition spec.
-type projector struct {
-	spec     *ice.PartitionSpec
-	rehashed bool // the spec's buckets are not those of the columns' current values
-}
-
-var _ ice.BooleanExprVisitor[ice.BooleanExpression] = projector{}
-
-func (projector) VisitTrue() ice.BooleanExpression                        { return ice.AlwaysTrue{} }
-func (projector) VisitFalse() ice.BooleanExpression                       { return ice.AlwaysFalse{} }
-func (projector) VisitNot(ice.BooleanExpression) ice.BooleanExpression    { return ice.AlwaysTrue{} } // package filter makes none
-func (projector) VisitUnbound(ice.UnboundPredicate) ice.BooleanExpression { return ice.AlwaysTrue{} }
-func (projector) VisitAnd(left, right ice.BooleanExpression) ice.BooleanExpression {
-	return ice.NewAnd(left, right)
-}
-func (projector) VisitOr(left, right ice.BooleanExpression) ice.BooleanExpression {
-	return ice.NewOr(left, right)
-}
-
-// VisitBound returns what must be true of every partition that may have rows for which p is true.
-func (v projector) VisitBound(p ice.BoundPredicate) ice.BooleanExpression {
-	var out ice.BooleanExpression = ice.AlwaysTrue{}
-	for _, pf := range v.spec.FieldsBySourceID(p.Ref().Field().ID) {
-		_, bucket := pf.Transform.(ice.BucketTransform)
-		truncate, _ := pf.Transform.(ice.TruncateTransform)
-		if len(pf.SourceIDs) != 1 || bucket && v.rehashed || wraps(p, int64(truncate.Width)) {
-			continue
-		}
-		on, err := pf.Transform.Project(pf.Name, p)
-		if err != nil {
-			panic(err) // which VisitExpr returns
-		}
-		if on != nil {
-			out = ice.NewAnd(out, on)
-		}
-	}
-	return out
 }
 
 // wraps reports whether integers that a predicate compares are so low that truncating them to a multiple of width overflows.
@@ -166,13 +258,9 @@ func (p *pruner) manifest(m ice.ManifestFile) bool {
 	if !ok || len(summaries) != len(of.fields) {
 		return true
 	}
-	return predicate.MightMatch(of.filter, func(f ice.NestedField) predicate.Bounds {
-		for i, field := range of.fields {
-			if field.id == f.ID {
-				return field.summary(summaries[i])
-			}
-		}
-		return predicate.Bounds{}
+	return of.filter.MightMatch(func(f column.Field) predicate.Bounds {
+		field := of.fields[f.ID]
+		return field.summary(summaries[field.at])
 	})
 }
 
@@ -180,7 +268,7 @@ func (p *pruner) manifest(m ice.ManifestFile) bool {
 func (f projected) summary(s ice.FieldSummary) predicate.Bounds {
 	b := predicate.Bounds{Counted: !s.ContainsNull, Values: 1, NoNaN: s.ContainsNaN != nil && !*s.ContainsNaN}
 	if s.LowerBound != nil && s.UpperBound != nil {
-		b.Min, b.Max, b.Known = boundsOf(*s.LowerBound, *s.UpperBound, f.typ)
+		b.Min, b.Max, b.Known = boundsOf(*s.LowerBound, *s.UpperBound, f.Type)
 	}
 	return f.corrected(b)
 }
@@ -192,7 +280,7 @@ func (f projected) corrected(b predicate.Bounds) predicate.Bounds {
 		b.Min.Int--
 		b.Single = false
 	}
-	if f.width > 0 && b.Min.Kind == predicate.KindInt && (b.Min.Int%f.width != 0 || b.Max.Int%f.width != 0) {
+	if f.width > 0 && b.Min.Kind == column.Int && (b.Min.Int%f.width != 0 || b.Max.Int%f.width != 0) {
 		// Java's arithmetic truncates the lowest integers to the highest ones, which are no multiples.
 		b.Known, b.Single = false, false
 	}
@@ -205,25 +293,24 @@ func (p *pruner) file(d ice.DataFile) bool {
 		return true
 	}
 	of, ok := p.specs[d.SpecID()]
-	return (!ok || of.file(d)) && predicate.MightMatch(p.filter, metricsOf(d))
+	return (!ok || of.file(d)) && p.filter.MightMatch(metricsOf(d))
 }
 
 // file reports whether the filter may be true for the partition of a data file.
-func (of projection) file(d ice.DataFile) bool {
+func (p *projection) file(d ice.DataFile) bool {
 	partition := d.Partition()
-	return predicate.MightMatch(of.filter, func(f ice.NestedField) predicate.Bounds {
+	return p.filter.MightMatch(func(f column.Field) predicate.Bounds {
 		from, ok := partition[f.ID]
-		if !ok {
+		switch {
+		case !ok:
 			return predicate.Bounds{}
-		}
-		if from == nil {
+		case from == nil:
 			return predicate.Bounds{Nulls: 1, Values: 1, Counted: true}
 		}
 		v, err := partitionValue(from, f.Type)
-		at := slices.IndexFunc(of.fields, func(p projected) bool { return p.id == f.ID })
-		if err != nil || at < 0 {
+		if err != nil {
 			return predicate.Bounds{}
 		}
-		return of.fields[at].corrected(predicate.Single(v))
+		return p.fields[f.ID].corrected(predicate.Single(v))
 	})
 }

@@ -6,7 +6,6 @@ package iceberg
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -18,17 +17,19 @@ import (
 // mostListed bounds the number of snapshots or refs that a message lists.
 const mostListed = 10
 
+func atTime(n Name) string { return n.Name + " of " + n.Says }
+
 // scanOf returns a scan of the selected snapshot with its schema; the caller's options add filter and columns.
 func scanOf(t *table.Table, sel Selection, options ...table.ScanOption) (*table.Scan, error) {
 	switch {
 	case sel.SnapshotID != nil:
 		if *sel.SnapshotID == 0 || t.SnapshotByID(*sel.SnapshotID) == nil {
-			return nil, fmt.Errorf("snapshot %d: the table has no such snapshot, it has %s", *sel.SnapshotID, listSnapshots(t))
+			return nil, fmt.Errorf("snapshot %d: the table has no such snapshot, it has %s", *sel.SnapshotID, listed(snapshotsOf(t), atTime))
 		}
 		options = append(options, table.WithSnapshotID(*sel.SnapshotID))
 	case sel.AsOf != nil:
 		if t.SnapshotAsOf(sel.AsOf.UnixMilli(), true) == nil {
-			return nil, fmt.Errorf("as of %s: the table had no snapshot then, it has %s", sel.AsOf.UTC().Format(time.RFC3339Nano), listSnapshots(t))
+			return nil, fmt.Errorf("as of %s: the table had no snapshot then, it has %s", sel.AsOf.UTC().Format(time.RFC3339Nano), listed(snapshotsOf(t), atTime))
 		}
 		options = append(options, table.WithSnapshotAsOf(sel.AsOf.UnixMilli()))
 	}
@@ -36,42 +37,11 @@ func scanOf(t *table.Table, sel Selection, options ...table.ScanOption) (*table.
 	if sel.Ref == "" {
 		return scan, nil
 	}
-	refs := maps.Collect(t.Metadata().Refs())
-	if _, ok := refs[sel.Ref]; !ok && sel.Ref != table.MainBranch {
-		return nil, fmt.Errorf("ref %q: the table has no such branch or tag, it has %s", sel.Ref, listRefs(refs))
+	refs := refsOf(t)
+	if !slices.ContainsFunc(refs, func(n Name) bool { return n.Name == sel.Ref }) && sel.Ref != table.MainBranch {
+		return nil, fmt.Errorf("ref %q: the table has no such branch or tag, it has %s", sel.Ref, listed(refs, func(n Name) string { return fmt.Sprintf("%s %q", n.Says, n.Name) }))
 	}
 	return scan.UseRef(sel.Ref)
-}
-
-func listRefs(refs map[string]table.SnapshotRef) string {
-	if len(refs) == 0 {
-		return "none"
-	}
-	names := slices.Sorted(maps.Keys(refs))
-	for i, name := range names {
-		names[i] = fmt.Sprintf("%s %q", refs[name].SnapshotRefType, name)
-	}
-	return listed(names)
-}
-
-func listSnapshots(t *table.Table) string {
-	all := newestFirst(t.Metadata().Snapshots())
-	if len(all) == 0 {
-		return "none"
-	}
-	names := make([]string, len(all))
-	for i, s := range all {
-		names[i] = fmt.Sprintf("%d of %s", s.SnapshotID, timeOf(s))
-	}
-	return listed(names)
-}
-
-func newestFirst(snapshots []table.Snapshot) []table.Snapshot {
-	return slices.SortedFunc(slices.Values(snapshots), func(a, b table.Snapshot) int { return cmp.Compare(b.TimestampMs, a.TimestampMs) })
-}
-
-func timeOf(s table.Snapshot) string {
-	return time.UnixMilli(s.TimestampMs).UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
 // Name is something of a table that a Selection may name, with a few words about it.
@@ -81,36 +51,48 @@ type Name struct{ Name, Says string }
 func (t *Table) Columns() []Name {
 	names := make([]Name, len(t.Fields))
 	for i, f := range t.Fields {
-		names[i] = Name{f.Name, f.Type.String()}
+		names[i] = Name{f.Name, f.TypeName}
 	}
 	return names
 }
 
 // Refs lists the table's branches and tags by name.
-func (t *Table) Refs() []Name {
+func (t *Table) Refs() []Name { return refsOf(t.table) }
+
+func refsOf(t *table.Table) []Name {
 	var names []Name
-	refs := maps.Collect(t.table.Metadata().Refs())
-	for _, name := range slices.Sorted(maps.Keys(refs)) {
-		names = append(names, Name{name, string(refs[name].SnapshotRefType)})
+	for name, ref := range t.Metadata().Refs() {
+		names = append(names, Name{name, string(ref.SnapshotRefType)})
 	}
+	slices.SortFunc(names, func(a, b Name) int { return strings.Compare(a.Name, b.Name) })
 	return names
 }
 
 // Snapshots lists the table's snapshots, the newest first, with their times.
-func (t *Table) Snapshots() []Name {
+func (t *Table) Snapshots() []Name { return snapshotsOf(t.table) }
+
+func snapshotsOf(t *table.Table) []Name {
 	var names []Name
-	for _, s := range newestFirst(t.table.Metadata().Snapshots()) {
-		names = append(names, Name{fmt.Sprint(s.SnapshotID), timeOf(s)})
+	all := slices.SortedFunc(slices.Values(t.Metadata().Snapshots()), func(a, b table.Snapshot) int { return cmp.Compare(b.TimestampMs, a.TimestampMs) })
+	for _, s := range all {
+		names = append(names, Name{fmt.Sprint(s.SnapshotID), time.UnixMilli(s.TimestampMs).UTC().Format("2006-01-02T15:04:05.000Z")})
 	}
 	return names
 }
 
-// listed joins the first mostListed names.
-func listed(names []string) string {
-	if more := len(names) - mostListed; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:mostListed], ", "), more)
+// listed joins the first mostListed of some things, as text formats them; "none" if there are none.
+func listed[T any](all []T, text func(T) string) string {
+	if len(all) == 0 {
+		return "none"
 	}
-	return strings.Join(names, ", ")
+	var parts []string
+	for _, x := range all[:min(len(all), mostListed)] {
+		parts = append(parts, text(x))
+	}
+	if more := len(all) - mostListed; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(parts, ", "), more)
+	}
+	return strings.Join(parts, ", ")
 }
 
 // selectColumns returns the fields of the table with the given names, in the table's order and those of row lineage last; all fields of

@@ -12,14 +12,20 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
-	ice "github.com/apache/iceberg-go"
 )
 
 // FieldIDKey is the metadata key under which pqarrow stores the field id of a Parquet column.
 const FieldIDKey = "PARQUET:field_id"
 
 // NameMapping is a table's name mapping: it assigns field ids to the columns of files that contain no ids.
-type NameMapping = ice.NameMapping
+type NameMapping []MappedName
+
+// MappedName assigns a field id to columns with any of some names, and those of Kids to what is within them.
+type MappedName struct {
+	Names []string
+	ID    int // 0: none
+	Kids  NameMapping
+}
 
 // allocator allocates Arrow buffers.
 type allocator = memory.Allocator
@@ -74,13 +80,13 @@ func markTwins(columns []*fileColumn, byID map[int]*fileColumn) {
 	}
 }
 
-func newFileColumn(f *pqarrow.SchemaField, name string, byName bool, names []ice.MappedField) *fileColumn {
+func newFileColumn(f *pqarrow.SchemaField, name string, byName bool, names NameMapping) *fileColumn {
 	c := &fileColumn{id: ownID(f), field: *f.Field, leaf: f.ColIndex}
 	if byName {
 		c.id = 0
 		for _, m := range names {
-			if m.FieldID != nil && slices.Contains(m.Names, name) {
-				c.id, names = *m.FieldID, m.Fields
+			if m.ID != 0 && slices.Contains(m.Names, name) {
+				c.id, names = m.ID, m.Kids
 				break
 			}
 		}

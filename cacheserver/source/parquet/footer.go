@@ -4,7 +4,7 @@
 // Package parquet reads rows of Parquet row groups as columns of a table.
 //
 // ReadFooter maps the columns of a file to field ids. NewProjection determines how they become the columns of the table: which are
-// read, converted, or constant because the file lacks them. LocateSection finds the pages of a range of rows, and a RowReader decodes
+// read, converted, or constant because the file lacks them. Projection.Locate finds the pages of a range of rows, and a RowReader decodes
 // them in batches, with package decode or, for types that it does not support, with pqarrow.
 package parquet
 
@@ -205,9 +205,9 @@ func (f *Footer) chunk(group, leaf int) (objstore.Range, error) {
 	return r, nil
 }
 
-// Check returns an error if the footer shows that columns of a row group can't be read: an unsupported codec, an impossible count, or
+// check returns an error if the footer shows that columns of a row group can't be read: an unsupported codec, an impossible count, or
 // a place outside the file.
-func (f *Footer) Check(group int, leaves []int) error {
+func (f *Footer) check(group int, leaves []int) error {
 	for _, leaf := range leaves {
 		if err := f.checkChunk(group, leaf); err != nil {
 			return fmt.Errorf("data file %s row group %d column %q: %w", f.URI, group, f.meta.Schema.Column(leaf).Path(), err)
@@ -237,7 +237,7 @@ func (f *Footer) checkChunk(group, leaf int) error {
 // servedCodecs lists the supported Parquet codecs, for error messages.
 const servedCodecs = "UNCOMPRESSED, SNAPPY, GZIP, ZSTD, BROTLI, LZ4, LZ4_RAW"
 
-// Extent is the byte range of a whole row group, without columns that have none; Check returns an error about these.
+// Extent is the byte range of a whole row group, without columns that have none; Projection.Check returns an error about these.
 func (f *Footer) Extent(group int) (start, length int64) {
 	var end int64
 	for leaf := range f.leaves {

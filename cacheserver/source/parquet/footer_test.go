@@ -69,7 +69,7 @@ func readAll(t *testing.T, data []byte) error {
 		return err
 	}
 	for group := range o.footer.Groups() {
-		if err := o.footer.Check(group, o.projection.Leaves()); err != nil {
+		if err := o.projection.Check(group); err != nil {
 			wantError(t, err, "data.parquet")
 			return err
 		}
@@ -92,11 +92,11 @@ func readAll(t *testing.T, data []byte) error {
 // TestUnsupportedCodec checks that the error for an unsupported codec differs from that for a corrupt file.
 func TestUnsupportedCodec(t *testing.T) {
 	data := write(t, arrowSchema(t, fields()), rows(0, 10))
-	o := must(t, withFooter(t, data, func(m *metadata.FileMetaData) { m.RowGroups[0].Columns[0].MetaData.Codec = 3 }), fields()...)
-	if err := o.footer.Check(0, []int{0}); !errors.Is(err, errors.ErrUnsupported) {
+	data = withFooter(t, data, func(m *metadata.FileMetaData) { m.RowGroups[0].Columns[0].MetaData.Codec = 3 })
+	if err := must(t, data, fields()[0]).projection.Check(0); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("error %v, want one that is %v", err, errors.ErrUnsupported)
 	}
-	if err := o.footer.Check(0, []int{1, 2}); err != nil {
+	if err := must(t, data, fields()[1:3]...).projection.Check(0); err != nil {
 		t.Errorf("the other columns: %v", err)
 	}
 }

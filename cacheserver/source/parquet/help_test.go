@@ -23,8 +23,8 @@ import (
 	ice "github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
+	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/predicate"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 	"github.com/kubeflow/datacache/test/kit/parquettest"
 )
@@ -72,6 +72,32 @@ func rows(first, end int) []string {
 		out = append(out, fmt.Sprintf(`{"id":%s,"text":%s,"tokens":%s,"place":%s,"counts":%s}`,
 			null(11, fmt.Sprint(i)), null(7, fmt.Sprintf(`"text %d"`, i%5)), null(13, "["+strings.Join(tokens, ",")+"]"),
 			null(17, place), null(8, fmt.Sprintf(`[{"key":"k","value":%d}]`, i))))
+	}
+	return out
+}
+
+// served describes fields as columns of a table.
+func served(t *testing.T, fields ...ice.NestedField) []column.Field {
+	t.Helper()
+	schema := arrowSchema(t, fields)
+	out := make([]column.Field, len(fields))
+	for i, f := range fields {
+		out[i] = servedAs(f, schema.Field(i).Type)
+	}
+	return out
+}
+
+func servedAs(f ice.NestedField, to arrow.DataType) column.Field {
+	out := column.Field{ID: f.ID, Name: f.Name, Type: to, TypeName: f.Type.String(), Required: f.Required}
+	switch of := f.Type.(type) {
+	case *ice.StructType:
+		for i, kid := range of.FieldList {
+			out.Kids = append(out.Kids, servedAs(kid, to.(*arrow.StructType).Field(i).Type))
+		}
+	case *ice.ListType:
+		out.Kids = []column.Field{servedAs(of.ElementField(), to.(*arrow.ListType).Elem())}
+	case *ice.MapType:
+		out.Kids = []column.Field{servedAs(of.KeyField(), to.(*arrow.MapType).KeyType()), servedAs(of.ValueField(), to.(*arrow.MapType).ItemType())}
 	}
 	return out
 }
@@ -153,14 +179,14 @@ type opened struct {
 // project opens a file and projects it to fields. Columns that the file lacks are null.
 func project(t *testing.T, data []byte, fields ...ice.NestedField) (opened, error) {
 	t.Helper()
-	return projectWith(t, data, func(ice.NestedField) (*predicate.Value, error) { return nil, nil }, fields...)
+	return projectWith(t, data, func(column.Field) (*column.Value, error) { return nil, nil }, fields...)
 }
 
-func projectWith(t *testing.T, data []byte, missing func(ice.NestedField) (*predicate.Value, error), fields ...ice.NestedField) (o opened, err error) {
+func projectWith(t *testing.T, data []byte, missing func(column.Field) (*column.Value, error), fields ...ice.NestedField) (o opened, err error) {
 	t.Helper()
 	o.file = open(t, data)
 	if o.footer, err = parquet.ReadFooter(t.Context(), o.file, nil); err == nil {
-		o.projection, err = parquet.NewProjection(o.footer, fields, missing, nil)
+		o.projection, err = parquet.NewProjection(o.footer, served(t, fields...), missing)
 	}
 	return o, err
 }
@@ -179,7 +205,7 @@ func must(t *testing.T, data []byte, fields ...ice.NestedField) opened {
 // released.
 func (o opened) read(t *testing.T, group int, first, end int64) (rows []string, err error) {
 	t.Helper()
-	section, err := parquet.LocateSection(t.Context(), o.file, o.footer, o.projection, group, first, end)
+	section, err := o.projection.Locate(t.Context(), o.file, group, first, end)
 	if err != nil {
 		return nil, err
 	}
@@ -191,11 +217,11 @@ func (o opened) readSection(t *testing.T, section parquet.Section) (rows []strin
 	t.Helper()
 	mem := memory.NewCheckedAllocator(memory.DefaultAllocator)
 	defer mem.AssertSize(t, 0)
-	if err := o.projection.Prefetch(t.Context(), o.file, o.footer, section); err != nil {
+	if err := o.projection.Prefetch(t.Context(), o.file, section); err != nil {
 		return nil, err
 	}
 	const most = 7
-	r, err := parquet.NewRowReader(t.Context(), o.footer, o.file, o.projection, section, most, mem)
+	r, err := parquet.NewRowReader(t.Context(), o.projection, o.file, section, most, mem)
 	if err != nil {
 		return nil, err
 	}

@@ -6,59 +6,57 @@ package parquet
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
 	"github.com/apache/arrow-go/v18/arrow/memory"
-	ice "github.com/apache/iceberg-go"
 
+	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/predicate"
 )
 
-// column describes how a column of the table, or a nested part of one, is made from a file's.
-type column struct {
-	field   ice.NestedField
-	to      arrow.DataType
-	from    *fileColumn // nil: the file lacks it, and every row has the constant
-	at      int         // index of from among the columns read of its parent
-	kids    []*column   // for a struct, list or map
-	convert convert     // for a leaf; nil: it already has type to
-	unwrap  bool        // for a list whose elements were read as structs with one list
+// projected describes how a column of the table, or a nested part of one, is made from a file's.
+type projected struct {
+	field   column.Field
+	from    *fileColumn  // nil: the file lacks it, and every row has the constant
+	at      int          // index of from among the columns read of its parent
+	kids    []*projected // for a struct, list or map
+	convert convert      // for a leaf; nil: it already has the field's type
+	unwrap  bool         // for a list whose elements were read as structs with one list
 
 	constant *constant
 }
 
-// Projection converts a file's columns to those of the table.
+// Projection converts a file's columns to those of the table. It is immutable.
 type Projection struct {
-	columns []*column
+	footer  *Footer
+	columns []*projected
 	leaves  map[int]bool // Parquet columns to read
 	bytes   map[int]bool // those of leaves that the file declares as text and the table as binary
+	sorted  []int        // leaves in the file's order
 }
 
 // projector builds the projection of one file.
 type projector struct {
-	file       *Footer
-	properties ice.Properties
-	missing    func(ice.NestedField) (*predicate.Value, error)
-	leaves     map[int]bool
-	bytes      map[int]bool
+	file    *Footer
+	missing func(column.Field) (*column.Value, error)
+	leaves  map[int]bool
+	bytes   map[int]bool
 }
 
 // NewProjection returns the projection that makes fields from a file. missing returns the value of a field that the file lacks; nil
 // is null.
-func NewProjection(f *Footer, fields []ice.NestedField, missing func(ice.NestedField) (*predicate.Value, error), properties ice.Properties) (*Projection, error) {
-	p := &projector{file: f, properties: properties, missing: missing, leaves: map[int]bool{}, bytes: map[int]bool{}}
-	columns := make([]*column, len(fields))
+func NewProjection(f *Footer, fields []column.Field, missing func(column.Field) (*column.Value, error)) (*Projection, error) {
+	p := &projector{file: f, missing: missing, leaves: map[int]bool{}, bytes: map[int]bool{}}
+	columns := make([]*projected, len(fields))
 	for i, field := range fields {
-		to, err := ArrowType(field, properties)
-		if err != nil {
-			return nil, err
-		}
-		if columns[i], err = p.column(field, to, byID(f.columns, field.ID)); err != nil {
-			return nil, fmt.Errorf("data file %s: column %q of type %s: %w", f.URI, field.Name, field.Type, err)
+		var err error
+		if columns[i], err = p.column(field, byID(f.columns, field.ID)); err != nil {
+			return nil, fmt.Errorf("data file %s: column %q of type %s: %w", f.URI, field.Name, field.TypeName, err)
 		}
 		if from := columns[i].from; from != nil {
 			from.markMaps(p.leaves)
@@ -67,43 +65,37 @@ func NewProjection(f *Footer, fields []ice.NestedField, missing func(ice.NestedF
 	for _, c := range columns {
 		c.place(f.columns, p.leaves)
 	}
-	return &Projection{columns: columns, leaves: p.leaves, bytes: p.bytes}, nil
+	return &Projection{footer: f, columns: columns, leaves: p.leaves, bytes: p.bytes, sorted: slices.Sorted(maps.Keys(p.leaves))}, nil
 }
 
-func (p *projector) column(field ice.NestedField, to arrow.DataType, from *fileColumn) (*column, error) {
-	c := &column{field: field, to: to, from: from}
+func (p *projector) column(field column.Field, from *fileColumn) (*projected, error) {
+	c := &projected{field: field, from: from}
 	if from == nil {
 		return c, p.fill(c)
 	}
 	if from.unreadable != nil {
 		return nil, from.unreadable
 	}
-	var err error
-	switch t := field.Type.(type) {
-	case *ice.StructType:
-		err = p.structure(c, t)
-	case *ice.ListType:
-		err = p.list(c, t)
-	case *ice.MapType:
-		err = p.dictionary(c, t)
-	case ice.VariantType:
-		if err = isVariant(from.field.Type); err == nil {
-			c.convert = fromVariant
-			from.markLeaves(p.leaves)
-		}
-	default:
-		if from.leaf < 0 {
-			return nil, fmt.Errorf("the table says %s, the file has %s", field.Type, from.field.Type)
-		}
-		p.leaves[from.leaf] = true
-		p.bytes[from.leaf] = from.field.Type.ID() == arrow.STRING && to.ID() == arrow.BINARY
-		c.convert, err = conversion(from.field.Type, to, p.file.meta.Schema.Column(from.leaf).PhysicalType())
+	if field.Variant {
+		c.convert = fromVariant
+		from.markLeaves(p.leaves)
+		return c, isVariant(from.field.Type)
 	}
+	switch id := field.Type.ID(); {
+	case id == arrow.STRUCT, id == arrow.LIST, id == arrow.MAP:
+		return c, p.nested(c)
+	case from.leaf < 0:
+		return nil, fmt.Errorf("the table says %s, the file has %s", field.TypeName, from.field.Type)
+	}
+	p.leaves[from.leaf] = true
+	p.bytes[from.leaf] = from.field.Type.ID() == arrow.STRING && field.Type.ID() == arrow.BINARY
+	var err error
+	c.convert, err = conversion(from.field.Type, field.Type, p.file.meta.Schema.Column(from.leaf).PhysicalType())
 	return c, err
 }
 
 // fill makes c a constant: the partition's value, the field's initial default or null.
-func (p *projector) fill(c *column) error {
+func (p *projector) fill(c *projected) error {
 	cell, err := p.missing(c.field)
 	if err != nil {
 		return err
@@ -111,20 +103,29 @@ func (p *projector) fill(c *column) error {
 	if cell == nil && c.field.Required {
 		return fmt.Errorf("the column is required, but the file lacks it and it has no default")
 	}
-	c.constant = &constant{to: c.to, cell: cell}
+	c.constant = &constant{to: c.field.Type, cell: cell}
 	return nil
 }
 
-func (p *projector) structure(c *column, t *ice.StructType) error {
-	to, ok := c.to.(*arrow.StructType)
-	if _, isStruct := c.from.field.Type.(*arrow.StructType); !isStruct || !ok {
-		return fmt.Errorf("the table says struct, the file has %s", c.from.field.Type)
+// nested adds the fields of a struct, which are found by id, the element of a list, or the key and the value of a map.
+func (p *projector) nested(c *projected) error {
+	from, id := c.from.kids, c.field.Type.ID()
+	if c.from.field.Type.ID() != id || id != arrow.STRUCT && len(from) != len(c.field.Kids) {
+		return fmt.Errorf("the table says %s, the file has %s", strings.ToLower(id.String()), c.from.field.Type)
+	}
+	if id == arrow.LIST && c.field.Kids[0].Type.ID() == arrow.LIST && isRepeatedList(from[0]) {
+		from, c.unwrap = from[0].kids, true
 	}
 	found := false
-	for i, field := range t.FieldList {
-		from := byID(c.from.kids, field.ID)
-		found = found || from != nil
-		kid, err := p.column(field, to.Field(i).Type, from)
+	for i, field := range c.field.Kids {
+		var of *fileColumn
+		if id == arrow.STRUCT {
+			of = byID(from, field.ID)
+		} else {
+			of = from[i]
+		}
+		found = found || of != nil
+		kid, err := p.column(field, of)
 		if err != nil {
 			return fmt.Errorf("%s: %w", field.Name, err)
 		}
@@ -136,20 +137,6 @@ func (p *projector) structure(c *column, t *ice.StructType) error {
 	return nil
 }
 
-func (p *projector) list(c *column, t *ice.ListType) error {
-	to, ok := c.to.(*arrow.ListType)
-	if _, isList := c.from.field.Type.(*arrow.ListType); !isList || !ok {
-		return fmt.Errorf("the table says list, the file has %s", c.from.field.Type)
-	}
-	element := c.from.kids[0]
-	if _, ok := t.Element.(*ice.ListType); ok && isRepeatedList(element) {
-		element, c.unwrap = element.kids[0], true
-	}
-	kid, err := p.column(t.ElementField(), to.Elem(), element)
-	c.kids = []*column{kid}
-	return err
-}
-
 // isRepeatedList reports whether c is an inner list in the two-level form of Parquet lists: a repeated group with one repeated field
 // (Parquet format, LogicalTypes.md, backward compatibility). pqarrow reads it as a struct whose only field is the list. Neither can
 // be null.
@@ -157,25 +144,8 @@ func isRepeatedList(c *fileColumn) bool {
 	return c.field.Type.ID() == arrow.STRUCT && len(c.kids) == 1 && c.kids[0].field.Type.ID() == arrow.LIST
 }
 
-func (p *projector) dictionary(c *column, t *ice.MapType) error {
-	to, ok := c.to.(*arrow.MapType)
-	if _, isMap := c.from.field.Type.(*arrow.MapType); !isMap || !ok || len(c.from.kids) != 2 {
-		return fmt.Errorf("the table says map, the file has %s", c.from.field.Type)
-	}
-	key, err := p.column(t.KeyField(), to.KeyType(), c.from.kids[0])
-	if err != nil {
-		return fmt.Errorf("key: %w", err)
-	}
-	value, err := p.column(t.ValueField(), to.ItemType(), c.from.kids[1])
-	if err != nil {
-		return fmt.Errorf("value: %w", err)
-	}
-	c.kids = []*column{key, value}
-	return nil
-}
-
 // place sets the indices of c and its children among the columns that are read.
-func (c *column) place(siblings []*fileColumn, leaves map[int]bool) {
+func (c *projected) place(siblings []*fileColumn, leaves map[int]bool) {
 	if c.from == nil {
 		return
 	}
@@ -193,11 +163,17 @@ func (c *column) place(siblings []*fileColumn, leaves map[int]bool) {
 	}
 }
 
+// Leaves returns the Parquet columns to read, in the file's order.
+func (p *Projection) Leaves() []int { return p.sorted }
+
+// Check returns an error if the footer shows that the columns to read of a row group can't be read.
+func (p *Projection) Check(group int) error { return p.footer.check(group, p.sorted) }
+
 // Ranges returns the byte ranges of the column chunks to read, or of the pages of a section.
-func (p *Projection) Ranges(f *Footer, s Section) ([]objstore.Range, error) {
+func (p *Projection) Ranges(s Section) ([]objstore.Range, error) {
 	var ranges []objstore.Range
-	for _, leaf := range p.Leaves() {
-		r, err := f.chunk(s.group, leaf)
+	for _, leaf := range p.sorted {
+		r, err := p.footer.chunk(s.group, leaf)
 		if err != nil {
 			return nil, err
 		}
@@ -211,22 +187,12 @@ func (p *Projection) Ranges(f *Footer, s Section) ([]objstore.Range, error) {
 }
 
 // Prefetch prefetches the Ranges of a section.
-func (p *Projection) Prefetch(ctx context.Context, file *objstore.File, f *Footer, s Section) error {
-	ranges, err := p.Ranges(f, s)
+func (p *Projection) Prefetch(ctx context.Context, file *objstore.File, s Section) error {
+	ranges, err := p.Ranges(s)
 	if err != nil {
 		return err
 	}
 	return file.Prefetch(ctx, ranges)
-}
-
-// Leaves returns the Parquet columns to read, in the file's order. It is never nil.
-func (p *Projection) Leaves() []int {
-	leaves := make([]int, 0, len(p.leaves))
-	for leaf := range p.leaves {
-		leaves = append(leaves, leaf)
-	}
-	slices.Sort(leaves)
-	return leaves
 }
 
 // apply converts a batch of the file's columns to those of the projection. The caller releases them.
@@ -255,79 +221,68 @@ func (p *Projection) apply(ctx context.Context, mem allocator, rec []arrow.Array
 }
 
 // make returns c's array of n rows. It does not release from.
-func (c *column) make(ctx context.Context, mem allocator, from arrow.Array, n int) (arrow.Array, error) {
-	if c.from == nil {
+func (c *projected) make(ctx context.Context, mem allocator, from arrow.Array, n int) (arrow.Array, error) {
+	switch {
+	case c.from == nil:
 		return c.constant.array(n)
+	case c.kids != nil:
+		return c.makeNested(ctx, mem, from)
+	case c.convert != nil:
+		return c.convert(ctx, mem, from, c.field.Type)
 	}
-	if c.kids == nil && c.convert == nil {
-		from.Retain()
-		return from, nil
-	}
-	if c.kids == nil {
-		return c.convert(ctx, mem, from, c.to)
-	}
-	switch from := from.(type) {
-	case *array.Struct:
-		return c.makeStruct(ctx, mem, from)
-	case *array.Map:
-		return c.makeMap(ctx, mem, from)
-	case *array.List:
-		return c.makeList(ctx, mem, from)
-	}
-	return nil, fmt.Errorf("it was read as %s and should be %s", from.DataType(), c.to)
+	from.Retain()
+	return from, nil
 }
 
-func (c *column) makeStruct(ctx context.Context, mem allocator, from *array.Struct) (arrow.Array, error) {
+func (c *projected) makeNested(ctx context.Context, mem allocator, from arrow.Array) (arrow.Array, error) {
+	n, part, err := c.parts(from)
+	if err != nil {
+		return nil, err
+	}
 	kids := make([]arrow.ArrayData, 0, len(c.kids))
 	for _, kid := range c.kids {
-		var part arrow.Array
+		var of arrow.Array
 		if kid.from != nil {
-			part = from.Field(kid.at)
+			of = part(kid.at)
 		}
-		arr, err := kid.make(ctx, mem, part, from.Len())
+		arr, err := kid.make(ctx, mem, of, n)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", kid.field.Name, err)
 		}
 		defer arr.Release() // the data retains what it needs
 		kids = append(kids, arr.Data())
 	}
-	valid, owned := validity(mem, from)
-	if owned {
-		defer valid.Release()
+	d := from.Data()
+	switch to := c.field.Type.(type) {
+	case *arrow.StructType:
+		valid, owned := validity(mem, from)
+		if owned {
+			defer valid.Release()
+		}
+		return wrap(array.NewData(to, n, []*memory.Buffer{valid}, kids, from.NullN(), 0)), nil
+	case *arrow.MapType:
+		entries := array.NewData(to.Elem(), n, []*memory.Buffer{nil}, kids, 0, 0)
+		defer entries.Release()
+		kids = []arrow.ArrayData{entries}
 	}
-	return wrap(array.NewData(c.to, from.Len(), []*memory.Buffer{valid}, kids, from.NullN(), 0)), nil
+	return wrap(array.NewData(c.field.Type, d.Len(), d.Buffers(), kids, from.NullN(), d.Offset())), nil
 }
 
-func (c *column) makeList(ctx context.Context, mem allocator, from *array.List) (arrow.Array, error) {
-	values := from.ListValues()
-	if c.unwrap {
-		values = values.(*array.Struct).Field(0)
+// parts returns the arrays of which c's children are made, by their index among the columns read, and their length.
+func (c *projected) parts(from arrow.Array) (n int, part func(at int) arrow.Array, err error) {
+	switch from := from.(type) {
+	case *array.Struct:
+		return from.Len(), from.Field, nil
+	case *array.Map:
+		return from.Keys().Len(), func(at int) arrow.Array { return []arrow.Array{from.Keys(), from.Items()}[at] }, nil
+	case *array.List:
+		values := from.ListValues()
+		if c.unwrap {
+			values = values.(*array.Struct).Field(0)
+		}
+		return values.Len(), func(int) arrow.Array { return values }, nil
 	}
-	arr, err := c.kids[0].make(ctx, mem, values, values.Len())
-	if err != nil {
-		return nil, fmt.Errorf("element: %w", err)
-	}
-	defer arr.Release()
-	d := from.Data()
-	return wrap(array.NewData(c.to, d.Len(), d.Buffers(), []arrow.ArrayData{arr.Data()}, from.NullN(), d.Offset())), nil
-}
-
-func (c *column) makeMap(ctx context.Context, mem allocator, from *array.Map) (arrow.Array, error) {
-	n := from.Keys().Len()
-	keys, err := c.kids[0].make(ctx, mem, from.Keys(), n)
-	if err != nil {
-		return nil, fmt.Errorf("key: %w", err)
-	}
-	defer keys.Release()
-	values, err := c.kids[1].make(ctx, mem, from.Items(), n)
-	if err != nil {
-		return nil, fmt.Errorf("value: %w", err)
-	}
-	defer values.Release()
-	entries := array.NewData(c.to.(*arrow.MapType).Elem(), n, []*memory.Buffer{nil}, []arrow.ArrayData{keys.Data(), values.Data()}, 0, 0)
-	defer entries.Release()
-	d := from.Data()
-	return wrap(array.NewData(c.to, d.Len(), d.Buffers(), []arrow.ArrayData{entries}, from.NullN(), d.Offset())), nil
+	return 0, nil, fmt.Errorf("it was read as %s and should be %s", from.DataType(), c.field.Type)
 }
 
 // validity returns the bitmap of arr with offset 0, nil if nothing is null; owned says whether the caller must release it.

@@ -13,7 +13,7 @@ import (
 	ice "github.com/apache/iceberg-go"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kubeflow/datacache/cacheserver/predicate"
+	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
 
@@ -56,7 +56,7 @@ func TestProjection(t *testing.T) {
 	for what, tt := range tests {
 		t.Run(what, func(t *testing.T) {
 			o := must(t, data, tt.fields...)
-			if diff := cmp.Diff(tt.leaves, o.projection.Leaves()); diff != "" {
+			if diff := cmp.Diff(tt.leaves, append([]int{}, o.projection.Leaves()...)); diff != "" {
 				t.Errorf("Parquet columns that are read (-want +got):\n%s", diff)
 			}
 			got, err := o.read(t, 0, 0, 20)
@@ -92,22 +92,22 @@ func TestMissing(t *testing.T) {
 	data := write(t, arrowSchema(t, fields()[:1]), rows(0, 20))
 	tests := map[string]struct {
 		field ice.NestedField
-		value *predicate.Value
+		value *column.Value
 		want  string // the cell; if wrong is set, a part of the error
 		wrong bool
 	}{
-		"a number":           {ice.NestedField{Type: ice.PrimitiveTypes.Int32}, new(predicate.IntValue(-7)), "-7", false},
-		"a float":            {ice.NestedField{Type: ice.PrimitiveTypes.Float64}, new(predicate.FloatValue(0.5)), "0.5", false},
-		"a boolean":          {ice.NestedField{Type: ice.PrimitiveTypes.Bool}, new(predicate.IntValue(1)), "true", false},
-		"a text":             {ice.NestedField{Type: ice.PrimitiveTypes.String}, new(predicate.BytesValue("it's")), `"it's"`, false},
+		"a number":           {ice.NestedField{Type: ice.PrimitiveTypes.Int32}, new(column.IntValue(-7)), "-7", false},
+		"a float":            {ice.NestedField{Type: ice.PrimitiveTypes.Float64}, new(column.FloatValue(0.5)), "0.5", false},
+		"a boolean":          {ice.NestedField{Type: ice.PrimitiveTypes.Bool}, new(column.IntValue(1)), "true", false},
+		"a text":             {ice.NestedField{Type: ice.PrimitiveTypes.String}, new(column.BytesValue("it's")), `"it's"`, false},
 		"null":               {ice.NestedField{Type: ice.PrimitiveTypes.Int32}, nil, "null", false},
-		"required, a number": {ice.NestedField{Type: ice.PrimitiveTypes.Int32, Required: true}, new(predicate.IntValue(3)), "3", false},
+		"required, a number": {ice.NestedField{Type: ice.PrimitiveTypes.Int32, Required: true}, new(column.IntValue(3)), "3", false},
 		"required":           {ice.NestedField{Type: ice.PrimitiveTypes.Int32, Required: true}, nil, "required, but the file lacks it", true},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			tt.field.ID, tt.field.Name = 99, "added"
-			o, err := projectWith(t, data, func(ice.NestedField) (*predicate.Value, error) { return tt.value, nil }, tt.field, field(t, "id"))
+			o, err := projectWith(t, data, func(column.Field) (*column.Value, error) { return tt.value, nil }, tt.field, field(t, "id"))
 			if tt.wrong {
 				wantError(t, err, "data.parquet", `column "added"`, tt.want)
 				return
@@ -165,9 +165,9 @@ func TestTypes(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			column := func(of ice.Type) ice.NestedField { return ice.NestedField{ID: 1, Name: "c", Type: of} }
-			data := write(t, arrowSchema(t, []ice.NestedField{column(tt.file)}), []string{`{"c":` + tt.cell + `}`, `{"c":null}`}, pq.WithDictionaryDefault(false))
-			o, err := project(t, data, column(tt.table))
+			named := func(of ice.Type) ice.NestedField { return ice.NestedField{ID: 1, Name: "c", Type: of} }
+			data := write(t, arrowSchema(t, []ice.NestedField{named(tt.file)}), []string{`{"c":` + tt.cell + `}`, `{"c":null}`}, pq.WithDictionaryDefault(false))
+			o, err := project(t, data, named(tt.table))
 			if tt.wrong != nil {
 				wantError(t, err, append(tt.wrong, "data.parquet", `column "c"`)...)
 				return
@@ -183,31 +183,6 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-// TestServedTypes checks that types without an Arrow type of their own are served as others at any level of nesting.
-func TestServedTypes(t *testing.T) {
-	binaries := arrow.StructOf(arrow.Field{Name: "metadata", Type: arrow.BinaryTypes.Binary}, arrow.Field{Name: "value", Type: arrow.BinaryTypes.Binary})
-	for name, tt := range map[string]struct {
-		of   ice.Type
-		want arrow.DataType
-	}{
-		"variant": {ice.VariantType{}, binaries}, "geometry": {ice.GeometryType{}, arrow.BinaryTypes.Binary}, "geography": {ice.GeographyType{}, arrow.BinaryTypes.Binary},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for of, want := range map[ice.Type]arrow.DataType{
-				tt.of: tt.want,
-				structOf(ice.NestedField{ID: 2, Name: "x", Type: tt.of}):                                                      arrow.StructOf(arrow.Field{Name: "x", Type: tt.want, Nullable: true}),
-				&ice.ListType{ElementID: 2, Element: tt.of}:                                                                   arrow.ListOf(tt.want),
-				&ice.MapType{KeyID: 2, KeyType: ice.PrimitiveTypes.Int64, ValueID: 3, ValueType: tt.of, ValueRequired: false}: arrow.MapOf(arrow.PrimitiveTypes.Int64, tt.want),
-			} {
-				got, err := parquet.ArrowType(ice.NestedField{ID: 1, Name: "c", Type: of}, nil)
-				if err != nil || !arrow.TypeEqual(got, want) {
-					t.Errorf("%s is served as %s, %v, want %s", of, got, err, want)
-				}
-			}
-		})
-	}
-}
-
 // TestNames checks that a file without field ids is read with the table's name mapping, and is rejected if there is none.
 func TestNames(t *testing.T) {
 	schema := arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64, Nullable: true}}, nil)
@@ -216,12 +191,12 @@ func TestNames(t *testing.T) {
 	wantError(t, err, "data.parquet", "no field ids", "schema.name-mapping.default")
 
 	for name, want := range map[string]string{"id": `{"0":5}`, "other": `{"0":null}`} {
-		footer, err := parquet.ReadFooter(t.Context(), f, parquet.NameMapping{{FieldID: new(1), Names: []string{name}}})
+		footer, err := parquet.ReadFooter(t.Context(), f, parquet.NameMapping{{ID: 1, Names: []string{name}}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		null := func(ice.NestedField) (*predicate.Value, error) { return nil, nil }
-		projection, err := parquet.NewProjection(footer, []ice.NestedField{field(t, "id")}, null, nil)
+		null := func(column.Field) (*column.Value, error) { return nil, nil }
+		projection, err := parquet.NewProjection(footer, served(t, field(t, "id")), null)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -44,10 +44,10 @@ type RowReader struct {
 
 // NewRowReader returns a reader of the rows of s, in record batches of at most batch rows with the columns of p. The caller closes
 // it.
-func NewRowReader(ctx context.Context, f *Footer, from *objstore.File, p *Projection, s Section, batch int64, mem allocator) (_ *RowReader, err error) {
+func NewRowReader(ctx context.Context, p *Projection, from *objstore.File, s Section, batch int64, mem allocator) (_ *RowReader, err error) {
 	defer RecoverError(&err)
-	r := &RowReader{footer: f, file: from, section: s, projection: p, mem: mem, batch: batch, at: s.first}
-	if len(p.Leaves()) == 0 {
+	r := &RowReader{footer: p.footer, file: from, section: s, projection: p, mem: mem, batch: batch, at: s.first}
+	if len(p.leaves) == 0 {
 		return r, nil
 	}
 	rest, err := r.open(from)
@@ -259,7 +259,7 @@ func (r *RowReader) restart(ctx context.Context) error {
 	r.Close()
 	rest := r.section
 	rest.first = r.at
-	again, err := NewRowReader(ctx, r.footer, r.file, r.projection, rest, r.batch/2, r.mem)
+	again, err := NewRowReader(ctx, r.projection, r.file, rest, r.batch/2, r.mem)
 	if err != nil {
 		r.own, r.rest = nil, nil // Close was called
 		return err

@@ -32,10 +32,10 @@ type SectionPages struct {
 // Whole returns the section of all rows of a row group.
 func (f *Footer) Whole(group int) Section { return Section{group: group, end: f.Rows(group)} }
 
-// LocateSection locates the rows [first, end) of a row group for a projection. Unless they are all rows of the group, it reads the
-// offset indexes of the columns. The caller must recover panics over a corrupt index.
-func LocateSection(ctx context.Context, file *objstore.File, f *Footer, p *Projection, group int, first, end int64) (Section, error) {
-	s := Section{group: group, first: first, end: end, Pages: map[int]SectionPages{}}
+// Locate locates the rows [first, end) of a row group. Unless they are all rows of the group, it reads the offset indexes of the
+// columns. The caller must recover panics over a corrupt index.
+func (p *Projection) Locate(ctx context.Context, file *objstore.File, group int, first, end int64) (Section, error) {
+	f, s := p.footer, Section{group: group, first: first, end: end, Pages: map[int]SectionPages{}}
 	if first == 0 && end == f.Rows(group) {
 		return s, nil
 	}

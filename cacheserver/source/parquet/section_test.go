@@ -87,11 +87,11 @@ func TestRangesOfPages(t *testing.T) {
 			for _, column := range []string{"id", "text", "tokens"} {
 				o := must(t, data, field(t, column))
 				size := func(first, end int64) (n int64) {
-					section, err := parquet.LocateSection(t.Context(), o.file, o.footer, o.projection, 0, first, end)
+					section, err := o.projection.Locate(t.Context(), o.file, 0, first, end)
 					if err != nil {
 						t.Fatal(err)
 					}
-					ranges, err := o.projection.Ranges(o.footer, section)
+					ranges, err := o.projection.Ranges(section)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -111,7 +111,7 @@ func TestRangesOfPages(t *testing.T) {
 // TestWrongOffsetIndex reads a file whose offset index states wrong rows for its pages: this must be an error, never wrong rows.
 func TestWrongOffsetIndex(t *testing.T) {
 	o := must(t, write(t, arrowSchema(t, fields()), rows(0, groupRows), pq.WithPageIndexEnabled(true)), field(t, "id"), field(t, "tokens"))
-	section, err := parquet.LocateSection(t.Context(), o.file, o.footer, o.projection, 0, 40, 60)
+	section, err := o.projection.Locate(t.Context(), o.file, 0, 40, 60)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,43 +6,13 @@ package parquet
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/extensions"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet/variant"
-	ice "github.com/apache/iceberg-go"
 )
-
-// servedType returns the type that is served for t: variants as structs of their two binaries, as they are stored unshredded, and
-// shapes as their well-known binary (WKB).
-func servedType(t ice.Type) ice.Type {
-	switch t := t.(type) {
-	case *ice.StructType:
-		fields := slices.Clone(t.FieldList)
-		for i := range fields {
-			fields[i].Type = servedType(fields[i].Type)
-		}
-		return &ice.StructType{FieldList: fields}
-	case *ice.ListType:
-		list := *t
-		list.Element = servedType(t.Element)
-		return &list
-	case *ice.MapType:
-		m := *t
-		m.KeyType, m.ValueType = servedType(t.KeyType), servedType(t.ValueType)
-		return &m
-	case ice.VariantType:
-		return &ice.StructType{FieldList: []ice.NestedField{
-			{Name: "metadata", Type: ice.PrimitiveTypes.Binary, Required: true}, {Name: "value", Type: ice.PrimitiveTypes.Binary, Required: true},
-		}}
-	case ice.GeometryType, ice.GeographyType:
-		return ice.PrimitiveTypes.Binary
-	}
-	return t
-}
 
 // isVariant returns an error unless a column of a file contains variants: a group with that logical type, or without one but with the
 // columns of one, as some writers leave it out.

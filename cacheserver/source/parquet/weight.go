@@ -19,14 +19,14 @@ const (
 
 // Weight is an estimate of the Arrow bytes of the columns that are read. The first served of them are returned to the caller even if
 // the file lacks them, and count in any case.
-func (p *Projection) Weight(f *Footer, group, served int) int64 {
+func (p *Projection) Weight(group, served int) int64 {
 	var n int64
-	for _, leaf := range p.Leaves() {
-		n += leafWeight(f, group, leaf)
+	for _, leaf := range p.sorted {
+		n += leafWeight(p.footer, group, leaf)
 	}
 	for _, c := range p.columns[:served] {
 		if c.from == nil {
-			n += f.Rows(group) * 8
+			n += p.footer.Rows(group) * 8
 		}
 	}
 	return max(n, 1)

@@ -13,6 +13,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/compute"
 
+	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
@@ -69,13 +70,13 @@ func (f *Fetched) decoder(ctx context.Context) (*decoder, error) {
 			return nil, err
 		}
 	}
-	filter, err := predicate.Compile(f.table.Filter, f.columns.Paths)
-	if err != nil {
-		return nil, err
+	paths := make([]column.Path, len(f.table.Filter.Fields()))
+	for i, field := range f.table.Filter.Fields() {
+		paths[i] = f.columns.Paths[field.ID]
 	}
-	d.filter = filter.Evaluator()
-	batch := parquet.BatchRows(f.columns.Projection.Weight(f.footer, f.split.RowGroup, len(f.table.Fields)), f.footer.Rows(f.split.RowGroup))
-	if d.rows, err = parquet.NewRowReader(ctx, f.footer, f.bytes, f.columns.Projection, f.section, batch, f.table.Mem); err != nil {
+	d.filter = f.table.Filter.Evaluator(paths)
+	batch := parquet.BatchRows(f.columns.Projection.Weight(f.split.RowGroup, len(f.table.Fields)), f.footer.Rows(f.split.RowGroup))
+	if d.rows, err = parquet.NewRowReader(ctx, f.columns.Projection, f.bytes, f.section, batch, f.table.Mem); err != nil {
 		return nil, err
 	}
 	f.report = source.Report{}

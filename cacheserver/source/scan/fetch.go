@@ -73,9 +73,9 @@ func (f *Fetched) prefetch(ctx context.Context) (err error) {
 	if f.columns, err = f.file.Columns(f.footer); err != nil {
 		return err
 	}
-	f.section, err = parquet.LocateSection(ctx, f.bytes, f.footer, f.columns.Projection, s.RowGroup, s.First, s.End())
+	f.section, err = f.columns.Projection.Locate(ctx, f.bytes, s.RowGroup, s.First, s.End())
 	if err == nil {
-		err = f.columns.Projection.Prefetch(ctx, f.bytes, f.footer, f.section)
+		err = f.columns.Projection.Prefetch(ctx, f.bytes, f.section)
 	}
 	if err != nil {
 		return f.failed(err)

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kubeflow/datacache/cacheserver/predicate"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
@@ -67,14 +66,14 @@ func (t *Table) splits(ctx context.Context, file *File) (_ []source.Split, err e
 	}
 	var splits []source.Split
 	for g := range f.Groups() {
-		if f.Rows(g) == 0 || (t.Filter != nil && !predicate.MightMatch(t.Filter, t.bounds(f, g))) {
+		if f.Rows(g) == 0 || !t.Filter.MightMatch(t.bounds(f, g)) {
 			continue
 		}
-		if err := f.Check(g, columns.Projection.Leaves()); err != nil {
+		if err := columns.Projection.Check(g); err != nil {
 			return nil, err
 		}
 		s := of
-		s.File, s.Version, s.RowGroup, s.Rows, s.Bytes = f.URI, f.Version, g, f.Rows(g), columns.Projection.Weight(f, g, len(t.Fields))
+		s.File, s.Version, s.RowGroup, s.Rows, s.Bytes = f.URI, f.Version, g, f.Rows(g), columns.Projection.Weight(g, len(t.Fields))
 		s.Start, s.Length = f.Extent(g)
 		splits = append(splits, s)
 	}

@@ -7,8 +7,8 @@ import (
 	"fmt"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	ice "github.com/apache/iceberg-go"
 
+	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 )
 
@@ -16,7 +16,7 @@ import (
 // filter compares, and the null counts of all. Only these, because they cost next to nothing; Audit compares everything. Deleted rows
 // count, as they do in the files.
 type statistics struct {
-	compared []predicate.Path // the filter's columns that the file has
+	compared []column.Path // the filter's columns that the file has
 	observed []predicate.Observed
 	counted  []int // indices of the other served columns whose nulls are counted
 	nulls    []int64
@@ -50,8 +50,8 @@ func (s *statistics) add(columns []arrow.Array) {
 	for i, p := range s.compared {
 		s.observed[i].Add(p.At(columns))
 	}
-	for i, column := range s.counted {
-		s.nulls[i] += int64(columns[column].NullN())
+	for i, at := range s.counted {
+		s.nulls[i] += int64(columns[at].NullN())
 	}
 }
 
@@ -67,8 +67,8 @@ func (s *statistics) conclude(f *Fetched) error {
 			return err
 		}
 	}
-	for i, column := range s.counted {
-		field := f.table.Fields[column]
+	for i, at := range s.counted {
+		field := f.table.Fields[at]
 		if b := footer(field); b.Counted && b.Nulls != s.nulls[i] {
 			f.report.Differences = append(f.report.Differences, fmt.Sprintf("column %q: the footer says %d nulls, the rows have %d", field.Name, b.Nulls, s.nulls[i]))
 		}
@@ -77,7 +77,7 @@ func (s *statistics) conclude(f *Fetched) error {
 }
 
 // compare reports what the rows of a column that the filter compares contradict.
-func (f *Fetched) compare(field ice.NestedField, by string, all []predicate.Contradiction) error {
+func (f *Fetched) compare(field column.Field, by string, all []predicate.Contradiction) error {
 	for _, c := range all {
 		text := fmt.Sprintf("column %q: the %s says %s %s, the rows have %s", field.Name, by, c.What, c.Says, c.Has)
 		if c.Hides {

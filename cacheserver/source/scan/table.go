@@ -16,8 +16,8 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
-	ice "github.com/apache/iceberg-go"
 
+	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 	"github.com/kubeflow/datacache/cacheserver/source"
@@ -32,10 +32,10 @@ const footerLimit = 64 << 20
 type Table struct {
 	Store    *objstore.Store
 	Names    parquet.NameMapping
-	Fields   []ice.NestedField // that are served
+	Fields   []column.Field    // that are served
 	Served   *arrow.Schema     // of Fields
-	Filter   ice.BooleanExpression
-	Compared []ice.NestedField // that the filter compares, and that files have statistics of
+	Filter   *predicate.Filter // nil: all rows
+	Compared []column.Field    // that the filter compares, and that files have statistics of
 	Mem      memory.Allocator  // for decoding
 	// File returns the description of a split's data file.
 	File func(ctx context.Context, s source.Split) (*File, error)
@@ -66,7 +66,7 @@ type File struct {
 // deletes compare.
 type Columns struct {
 	Projection *parquet.Projection
-	Paths      map[int]predicate.Path // locates the fields that filter and deletes compare, by field id
+	Paths      map[int]column.Path // locates the fields that filter and deletes compare, by field id
 	// Change replaces columns of a batch; at is the position of its first row in the file. Nil: nothing is to be replaced.
 	Change func(columns []arrow.Array, at int64)
 }
@@ -98,9 +98,9 @@ func (t *Table) Footer(ctx context.Context, uri string, size int64) (*parquet.Fo
 }
 
 // bounds returns the bounds of a row group's fields, which are known only for Compared.
-func (t *Table) bounds(f *parquet.Footer, group int) func(ice.NestedField) predicate.Bounds {
+func (t *Table) bounds(f *parquet.Footer, group int) func(column.Field) predicate.Bounds {
 	known := f.Bounds(group)
-	return func(field ice.NestedField) predicate.Bounds {
+	return func(field column.Field) predicate.Bounds {
 		for _, c := range t.Compared {
 			if c.ID == field.ID {
 				return known(field)
