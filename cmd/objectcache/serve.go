@@ -196,7 +196,7 @@ func (f *serveFlags) run(ctx context.Context, log *slog.Logger) error {
 		}
 		fmt.Printf("ready %s://%s http://%s\n", f.tls.scheme(), ops.Reachable(data.Addr()), ops.Reachable(looks.Addr()))
 		group.Go(func() error {
-			server.KeepAlive(ctx)
+			server.Membership.KeepAlive(ctx)
 			return nil
 		})
 		config.Watch(ctx, lookEvery, log, func(c buckets.Config) { objects.SetLimits(f.limits(c)) })
@@ -230,7 +230,7 @@ func (f *serveFlags) prepare(ctx context.Context, server *serve.Server, objects 
 		return nil
 	}
 	server.Wait("asking the others what changed")
-	return server.Return(ctx)
+	return server.Membership.Return(ctx)
 }
 
 // watchMembers calls changed with the ready members and the IP addresses of all members: once when they are known, and after each
@@ -247,7 +247,7 @@ func (w watchMembers) start(
 		w(ctx, func(now []router.Member, hosts []string) {
 			xds.setMembers(now)
 			members.SetHosts(hosts)
-			server.SetMembers(ctx, now)
+			server.Membership.SetMembers(ctx, now)
 			tell()
 		})
 		return nil

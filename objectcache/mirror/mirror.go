@@ -47,14 +47,14 @@ type Mirror struct {
 func New(o Options) *Mirror {
 	metrics := content.NewMetrics(hub.Kind, oci.Kind)
 	o.Objects.Register(metrics.Collectors()...)
-	cache := content.New(content.Config{Store: o.Store, Buckets: o.Buckets, Router: o.Router, Peers: o.Objects, Metrics: metrics, Log: o.Log})
+	cache := content.New(content.Config{Store: o.Store, Buckets: o.Buckets, Router: o.Router, Peers: o.Objects.Peers, Metrics: metrics, Log: o.Log})
 	client := upstream.New()
 	m := &Mirror{o: o, cache: cache}
 	m.hub = hub.New(hub.Options{
 		Config: func() hub.Config { return o.Config().Hub }, Cache: cache, Metrics: metrics, Upstream: client, Review: o.Objects.Review, Log: o.Log,
 	})
 	m.oci = oci.New(oci.Options{
-		Config: func() oci.Config { return o.Config().Images }, Cache: cache, Metrics: metrics, Upstream: client, FromPeer: o.Objects.FromPeer, Log: o.Log,
+		Config: func() oci.Config { return o.Config().Images }, Cache: cache, Metrics: metrics, Upstream: client, FromPeer: o.Objects.Peers.Sent, Log: o.Log,
 	})
 	o.Objects.HandlePeers(http.HandlerFunc(m.servePeer))
 	return m
@@ -114,7 +114,7 @@ func (m *Mirror) Serve(ctx context.Context, on net.Listener) error {
 		Handler: webpage.NoSniff(m), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
 		ErrorLog: slog.NewLogLogger(m.o.Log.Handler(), slog.LevelDebug),
 	}
-	counted := m.o.Objects.Memory().Listen(on, headerBytes)
+	counted := m.o.Objects.Peers.Memory().Listen(on, headerBytes)
 	server.ConnState = counted.NoteState
 	if err := ops.ServeGracefully(ctx, server, counted, m.o.Grace); err != nil {
 		return fmt.Errorf("mirrors: %w", err)

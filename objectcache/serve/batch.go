@@ -41,28 +41,28 @@ const (
 
 // serveBatch answers POST /v1/objects/BUCKET?batch, whose body has one key per line, with a tar stream of the objects in that order.
 // It sends one batch request to each owner of keys, concurrently.
-func (s *Server) serveBatch(r *request) {
+func (r *request) serveBatch() {
 	if r.Method != http.MethodPost {
 		r.answer.Header().Set("Allow", "POST")
 		r.refuse(http.StatusMethodNotAllowed, r.Method+" is not for many objects")
 		return
 	}
-	if s.absent.Load() != nil {
+	if r.server.Membership.absent.Load() != nil {
 		unavailable("asking the others what changed").answer(r)
 		return
 	}
 	memory := 2*batchLength(r) + batchMemory
-	if err := s.cfg.Memory.Large().Take(r.Context(), memory); err != nil {
+	if err := r.server.cfg.Memory.Large().Take(r.Context(), memory); err != nil {
 		r.busy()
 		return
 	}
-	defer s.cfg.Memory.Large().Put(memory)
+	defer r.server.cfg.Memory.Large().Put(memory)
 	keys, no := batchKeys(r)
 	if no != nil {
 		no.answer(r)
 		return
 	}
-	b := &batch{server: s, request: r, owners: make([]*ownerStream, len(keys)), began: time.Now()}
+	b := &batch{request: r, owners: make([]*ownerStream, len(keys)), began: time.Now()}
 	defer b.close()
 	if r.Header.Get(hopHeader) == "" {
 		b.askOwners(keys)
@@ -119,8 +119,7 @@ func batchKeys(r *request) ([]string, *refusal) {
 
 // batch is the response to one batch request.
 type batch struct {
-	server  *Server
-	request *request
+	*request
 	owners  []*ownerStream // by key; nil: this node has it
 	streams []*ownerStream
 	began   time.Time
@@ -136,8 +135,8 @@ func (b *batch) Write(p []byte) (int, error) {
 	if slowest := b.began.Add(b.server.limits.bodyTime(b.sent)); slowest.After(deadline) {
 		deadline = slowest
 	}
-	_ = b.request.control.SetWriteDeadline(deadline.Add(b.server.limits.stall)) // fails only if the connection has no deadlines
-	n, err := b.request.answer.Write(p)
+	_ = b.control.SetWriteDeadline(deadline.Add(b.server.limits.stall)) // fails only if the connection has no deadlines
+	n, err := b.answer.Write(p)
 	b.sent += int64(n)
 	return n, err
 }
@@ -147,15 +146,15 @@ func (b *batch) add(i int, key string) error {
 	if owner := b.owners[i]; owner != nil {
 		return b.addFrom(owner, key)
 	}
-	s, bucket := b.server, b.request.bucket
-	if s.staleBefore(bucket, key).IsZero() {
+	s, bucket := b.server, b.bucket
+	if s.Membership.staleBefore(bucket, key).IsZero() {
 		if b.buf == nil {
 			b.buf = make([]byte, batchBuffer)
 		}
 		data, err := s.cfg.Store.ReadSmall(bucket, key, b.buf)
 		if err == nil {
-			s.metrics.hit(bucket)
-			s.metrics.sent(bucket, int64(len(data)))
+			s.traffic.Read(bucket, true)
+			s.traffic.Sent(bucket, int64(len(data)))
 			if err := b.entry(key, int64(len(data))); err != nil {
 				return err
 			}
@@ -171,7 +170,7 @@ func (b *batch) add(i int, key string) error {
 
 // addLarge copies an object of any size from its file.
 func (b *batch) addLarge(key string) error {
-	s, bucket := b.server, b.request.bucket
+	s, bucket := b.server, b.bucket
 	object, err := s.find(bucket, key)
 	if err != nil {
 		return b.missing(key, http.StatusNotFound)
@@ -184,12 +183,12 @@ func (b *batch) addLarge(key string) error {
 	if err != nil {
 		return b.missing(key, http.StatusNotFound)
 	}
-	s.metrics.hit(bucket)
+	s.traffic.Read(bucket, true)
 	if err := b.entry(key, object.Size()); err != nil {
 		return err
 	}
 	n, err := io.Copy(b.tar, body)
-	s.metrics.sent(bucket, n)
+	s.traffic.Sent(bucket, n)
 	return err
 }
 
@@ -199,17 +198,17 @@ func (b *batch) addParts(key string, object *store.Object) error {
 	if err != nil {
 		return b.missing(key, http.StatusNotFound)
 	}
-	p := b.server.decodeParts(b.request, key, text)
+	p := b.decodeParts(key, text)
 	if p == nil {
 		return b.missing(key, http.StatusNotFound)
 	}
 	whole := byterange.Range{Length: p.Size}
-	if err := p.check(b.request.Context(), whole); errors.Is(err, errNoPart) {
+	if err := p.check(b.Context(), whole); errors.Is(err, errNoPart) {
 		return b.missing(key, http.StatusNotFound)
 	} else if err != nil {
 		return b.missing(key, http.StatusServiceUnavailable)
 	}
-	b.server.metrics.hit(b.request.bucket)
+	b.server.traffic.Read(b.bucket, true)
 	if err := b.entry(key, p.Size); err != nil {
 		return err
 	}
@@ -251,7 +250,7 @@ func (b *batch) writeHeader(key string, header *tar.Header) error {
 // missing writes the tar entry of an object that is missing.
 func (b *batch) missing(key string, status int) error {
 	if status == http.StatusNotFound {
-		b.server.metrics.miss(b.request.bucket)
+		b.server.traffic.Read(b.bucket, false)
 	}
 	return b.absent(key, status)
 }
@@ -275,7 +274,7 @@ type ownerStream struct {
 func (b *batch) askOwners(keys []string) {
 	byMember := map[router.Member]*ownerStream{}
 	for i, key := range keys {
-		member, elsewhere := b.server.cfg.Router.Elsewhere(b.request.bucket, key)
+		member, elsewhere := b.server.cfg.Router.Elsewhere(b.bucket, key)
 		if !elsewhere {
 			continue
 		}
@@ -289,7 +288,7 @@ func (b *batch) askOwners(keys []string) {
 		b.owners[i] = o
 	}
 	for _, o := range b.streams {
-		ctx, cancel := context.WithCancel(b.request.Context())
+		ctx, cancel := context.WithCancel(b.Context())
 		o.cancel = cancel
 		go b.open(ctx, o)
 	}
@@ -298,25 +297,25 @@ func (b *batch) askOwners(keys []string) {
 // open sends the batch request to one owner.
 func (b *batch) open(ctx context.Context, o *ownerStream) {
 	defer close(o.opened)
-	s := b.server
-	if s.backoff.active(o.member) {
-		s.metrics.forwarded(outcomeSpared)
+	peers, counted := b.server.Peers, &b.server.traffic.forwards
+	if peers.isSuspended(o.member) {
+		counted.spared.Add(1)
 		return
 	}
 	body := strings.Join(o.keys, "\n") + "\n"
-	out, err := http.NewRequestWithContext(ctx, http.MethodPost, s.scheme()+"://"+o.member.Address+prefix+b.request.bucket+batchSuffix, strings.NewReader(body))
+	out, err := http.NewRequestWithContext(ctx, http.MethodPost, peers.scheme+"://"+o.member.Address+prefix+b.bucket+batchSuffix, strings.NewReader(body))
 	if err != nil {
 		return
 	}
 	out.Header = http.Header{hopHeader: {"1"}, "User-Agent": {""}}
-	copyHeaders(out.Header, b.request.Header, []string{"Authorization"})
-	response, err := s.transport.RoundTrip(out)
+	copyHeaders(out.Header, b.Header, []string{"Authorization"})
+	response, err := peers.transport.RoundTrip(out)
 	if err != nil {
-		s.metrics.forwarded(outcomeFailed)
-		s.forwardError(b.request.Context(), o.member, err)
+		counted.failed.Add(1)
+		peers.noteFailure(b.Context(), o.member, err)
 		return
 	}
-	s.metrics.forwarded(outcomeAnswered)
+	counted.answered.Add(1)
 	o.body = response.Body
 	if response.StatusCode == http.StatusOK {
 		o.tar = tar.NewReader(response.Body)

@@ -8,10 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -38,11 +39,26 @@ const (
 	catchUpInterval = time.Second
 )
 
+// Membership is whether this node is one of the members, and how far it has caught up after an absence. New creates one; it may be shared.
+type Membership struct {
+	router *router.Router
+	store  *store.Store
+	peers  *Peers
+	fixed  bool
+	slack  time.Duration             // catchUpSlack, except in tests
+	absent atomic.Pointer[time.Time] // since when this node is not a member; nil: it is one, or never was
+	doubt  atomic.Pointer[time.Time] // objects stored before are misses, until others have said what they changed; nil: none is
+	log    *slog.Logger
+	disk   *diskLog
+
+	mu   sync.Mutex // held while members are asked
+	away *absence   // the last one; nil: none since the start
+}
+
 // serveChanges answers a request for changesPath. It only accepts addresses of other object caches, since the IDs reveal the
 // existence of objects whose names can be guessed.
-func (s *Server) serveChanges(w http.ResponseWriter, r *http.Request) {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil || !s.cfg.Router.HasHost(host) {
+func (m *Membership) serveChanges(w http.ResponseWriter, r *http.Request) {
+	if !m.peers.Sent(r) {
 		http.Error(w, "only for other object caches", http.StatusForbidden)
 		return
 	}
@@ -51,7 +67,7 @@ func (s *Server) serveChanges(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "want ?ms=N", http.StatusBadRequest)
 		return
 	}
-	changes, err := s.cfg.Store.Changed(time.Now().Add(-time.Duration(ms) * time.Millisecond))
+	changes, err := m.store.Changed(time.Now().Add(-time.Duration(ms) * time.Millisecond))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusGone)
 		return
@@ -70,41 +86,41 @@ type absence struct {
 }
 
 // returned begins to catch up after an absence that ends now.
-func (s *Server) returned(ctx context.Context, since time.Time) error {
+func (m *Membership) returned(ctx context.Context, since time.Time) error {
 	now := time.Now()
-	s.catching.Lock()
-	if s.doubt.Load() != nil && s.away.since.Before(since) {
-		since = s.away.since // what happened in the absence before is not known yet either
+	m.mu.Lock()
+	if m.doubt.Load() != nil && m.away.since.Before(since) {
+		since = m.away.since // what happened in the absence before is not known yet either
 	}
-	s.away = &absence{since: since, until: now, asked: map[string]bool{}}
-	s.catching.Unlock()
-	s.doubt.Store(&now)
-	return s.catchUp(ctx)
+	m.away = &absence{since: since, until: now, asked: map[string]bool{}}
+	m.mu.Unlock()
+	m.doubt.Store(&now)
+	return m.catchUp(ctx)
 }
 
 // catchUp asks the members that were not asked since the last absence, and removes what they changed. An error is one of the disk.
-func (s *Server) catchUp(ctx context.Context) error {
-	s.catching.Lock()
-	defer s.catching.Unlock()
-	if s.away == nil {
+func (m *Membership) catchUp(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.away == nil {
 		return nil
 	}
 	group, asking := errgroup.WithContext(ctx)
 	group.SetLimit(16)
 	var mu sync.Mutex
 	all := true
-	for _, other := range s.cfg.Router.Others() {
-		if s.away.asked[other.Name] {
+	for _, other := range m.router.Others() {
+		if m.away.asked[other.Name] {
 			continue
 		}
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(asking, catchUpTimeout)
 			defer cancel()
-			done, err := s.catchUpWith(ctx, other)
+			done, err := m.catchUpWith(ctx, other)
 			mu.Lock()
 			defer mu.Unlock()
 			if done {
-				s.away.asked[other.Name] = true
+				m.away.asked[other.Name] = true
 			}
 			all = all && done
 			return err
@@ -113,37 +129,32 @@ func (s *Server) catchUp(ctx context.Context) error {
 	if err := group.Wait(); err != nil || !all {
 		return err
 	}
-	s.doubt.Store(nil)
+	m.doubt.Store(nil)
 	return nil
 }
 
 // catchUpWith removes the objects that another member changed during the absence; done is false if the member must be asked again.
-func (s *Server) catchUpWith(ctx context.Context, other router.Member) (done bool, err error) {
-	ids, err := s.changesAt(ctx, other, time.Since(s.away.since)+s.slack)
+func (m *Membership) catchUpWith(ctx context.Context, other router.Member) (done bool, err error) {
+	ids, err := m.changesAt(ctx, other, time.Since(m.away.since)+m.slack)
 	if errors.Is(err, store.ErrForgotten) {
-		s.cfg.Log.Warn("what another object cache changed is not known: all objects of before are removed", "member", other.Name)
-		err = s.cfg.Store.Clear(s.away.until)
+		m.log.Warn("what another object cache changed is not known: all objects of before are removed", "member", other.Name)
+		err = m.store.Clear(m.away.until)
 		return err == nil, err
 	}
 	if err == nil {
-		err = s.cfg.Store.Discard(ids, s.away.until)
+		err = m.store.Discard(ids, m.away.until)
 		_ = ids.Close() // opened for reading: closing can't lose data
 	}
 	if err != nil {
-		s.cfg.Log.Debug("what another object cache changed is not known yet", "member", other.Name, "error", err)
+		m.log.Debug("what another object cache changed is not known yet", "member", other.Name, "error", err)
 		return false, nil
 	}
 	return true, nil
 }
 
 // changesAt requests the changes from another member. It returns store.ErrForgotten if the member does not know them.
-func (s *Server) changesAt(ctx context.Context, member router.Member, absence time.Duration) (io.ReadCloser, error) {
-	url := fmt.Sprintf("%s://%s%s?ms=%d", s.scheme(), member.Address, changesPath, absence.Milliseconds()+1)
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := s.transport.RoundTrip(request)
+func (m *Membership) changesAt(ctx context.Context, member router.Member, absence time.Duration) (io.ReadCloser, error) {
+	response, err := m.peers.get(ctx, member, fmt.Sprintf("%s?ms=%d", changesPath, absence.Milliseconds()+1))
 	if err != nil {
 		return nil, err
 	}
@@ -158,32 +169,32 @@ func (s *Server) changesAt(ctx context.Context, member router.Member, absence ti
 }
 
 // Return catches up at startup, for the time since the store was last in use. Members that can't be asked yet are asked by KeepAlive.
-func (s *Server) Return(ctx context.Context) error {
-	if s.cfg.Fixed || s.cfg.Store.Empty() {
+func (m *Membership) Return(ctx context.Context) error {
+	if m.fixed || m.store.Empty() {
 		return nil
 	}
-	since, known := s.cfg.Store.LastAlive()
-	if !known || time.Since(since) < -s.slack { // the clock was set back
-		return s.cfg.Store.Clear(time.Now())
+	since, known := m.store.LastAlive()
+	if !known || time.Since(since) < -m.slack { // the clock was set back
+		return m.store.Clear(time.Now())
 	}
-	if err := s.returned(ctx, since); err != nil {
-		s.logDisk("what others changed was not removed", err) // KeepAlive tries again
+	if err := m.returned(ctx, since); err != nil {
+		m.disk.warn("what others changed was not removed", err) // KeepAlive tries again
 	}
 	return nil
 }
 
 // KeepAlive catches up with members that could not be asked yet, and records that the store is in use, at intervals until ctx ends. Call
 // it after Return.
-func (s *Server) KeepAlive(ctx context.Context) {
+func (m *Membership) KeepAlive(ctx context.Context) {
 	ticker := time.NewTicker(catchUpInterval)
 	defer ticker.Stop()
 	for n := 0; ; n++ {
-		if err := s.catchUp(ctx); err != nil {
-			s.logDisk("what others changed was not removed", err)
+		if err := m.catchUp(ctx); err != nil {
+			m.disk.warn("what others changed was not removed", err)
 		}
 		// While objects are in doubt, the next start must ask for the whole time.
-		if n%int(aliveInterval/catchUpInterval) == 0 && s.absent.Load() == nil && s.doubt.Load() == nil {
-			s.cfg.Store.Touch()
+		if n%int(aliveInterval/catchUpInterval) == 0 && m.absent.Load() == nil && m.doubt.Load() == nil {
+			m.store.Touch()
 		}
 		select {
 		case <-ticker.C:
@@ -195,27 +206,27 @@ func (s *Server) KeepAlive(ctx context.Context) {
 
 // SetMembers replaces the Router's members. When this node becomes a member again, its objects of before are misses until the others
 // have said what they changed.
-func (s *Server) SetMembers(ctx context.Context, members []router.Member) {
-	leaves := s.cfg.Router.Present() && !router.Contains(members, s.cfg.Router.Self())
+func (m *Membership) SetMembers(ctx context.Context, members []router.Member) {
+	leaves := m.router.Present() && !router.Contains(members, m.router.Self())
 	now := time.Now()
-	s.cfg.Router.Set(members) // first, so that clients' requests are forwarded and not rejected
+	m.router.Set(members) // first, so that clients' requests are forwarded and not rejected
 	if leaves {
-		s.absent.Store(&now)
+		m.absent.Store(&now)
 	}
-	since := s.absent.Load()
-	if since == nil || !s.cfg.Router.Present() {
+	since := m.absent.Load()
+	if since == nil || !m.router.Present() {
 		return
 	}
-	if err := s.returned(ctx, *since); err != nil {
-		s.logDisk("what others changed was not removed", err) // KeepAlive tries again
+	if err := m.returned(ctx, *since); err != nil {
+		m.disk.warn("what others changed was not removed", err) // KeepAlive tries again
 	}
-	s.absent.Store(nil)
+	m.absent.Store(nil)
 }
 
 // staleBefore returns the time before which this node's copy of an object may be outdated; zero if it is not.
-func (s *Server) staleBefore(bucket, key string) time.Time {
-	since := s.cfg.Router.OwnedSince(bucket, key)
-	if doubt := s.doubt.Load(); doubt != nil && doubt.After(since) {
+func (m *Membership) staleBefore(bucket, key string) time.Time {
+	since := m.router.OwnedSince(bucket, key)
+	if doubt := m.doubt.Load(); doubt != nil && doubt.After(since) {
 		return *doubt
 	}
 	return since

@@ -25,7 +25,7 @@ func trio(t *testing.T) (servers []*member, members []router.Member) {
 		servers, members = append(servers, s), append(members, router.Member{Name: name, Address: s.address})
 	}
 	for _, s := range servers {
-		s.slack = 0 // the servers have not been running for that long
+		s.Membership.slack = 0 // the servers have not been running for that long
 		s.router.SetHosts([]string{"127.0.0.1"})
 		s.router.Set(members)
 	}
@@ -46,11 +46,11 @@ func TestOldObjectsDoNotComeBack(t *testing.T) {
 		}
 	}
 	for _, s := range servers { // more than a request takes, however busy the machine is, and less than the servers have run
-		s.slack = time.Since(began) / 2
+		s.Membership.slack = time.Since(began) / 2
 	}
 	without := slices.Clone(members[:2])
 	for _, s := range servers {
-		s.SetMembers(t.Context(), without)
+		s.Membership.SetMembers(t.Context(), without)
 	}
 	for i := range objects {
 		switch i % 3 {
@@ -61,7 +61,7 @@ func TestOldObjectsDoNotComeBack(t *testing.T) {
 		}
 	}
 	for _, s := range servers {
-		s.SetMembers(t.Context(), members)
+		s.Membership.SetMembers(t.Context(), members)
 	}
 	kept := 0
 	for i := range objects {
@@ -84,7 +84,7 @@ func TestOldObjectsDoNotComeBack(t *testing.T) {
 		}
 	}
 	for _, s := range servers[:2] {
-		s.SetMembers(t.Context(), without)
+		s.Membership.SetMembers(t.Context(), without)
 	}
 	for i := range objects {
 		if got := ask(t, servers[0].address, "GET", targetOf(i), "", asA); got.Status == 200 && got.Body != "newest" {
@@ -108,10 +108,10 @@ func TestWhoCantLearnWhatChangedStartsEmpty(t *testing.T) {
 	servers, _ := trio(t)
 	servers[0].holdsX(t)
 	servers[1].forgets(t)
-	if err := servers[0].returned(t.Context(), time.Now().Add(-time.Hour)); err != nil {
+	if err := servers[0].Membership.returned(t.Context(), time.Now().Add(-time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	if !servers[0].store.Empty() || servers[0].doubt.Load() != nil {
+	if !servers[0].store.Empty() || servers[0].Membership.doubt.Load() != nil {
 		t.Error("objects are left of which nobody knows whether they are current")
 	}
 }
@@ -135,7 +135,7 @@ func TestObjectsAreInDoubtUntilAllAnswered(t *testing.T) {
 	silent[1].Address = gone.Addr().String()
 	s.router.Set(silent)
 	time.Sleep(3 * clockGrain)
-	if err := s.returned(t.Context(), time.Now()); err != nil {
+	if err := s.Membership.returned(t.Context(), time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	expect := func(when string, want int) {
@@ -152,12 +152,12 @@ func TestObjectsAreInDoubtUntilAllAnswered(t *testing.T) {
 	if got := ask(t, s.address, "GET", own[1], "", asA); got.Body != "new" {
 		t.Errorf("what was stored meanwhile: %+v", got)
 	}
-	if err := s.catchUp(t.Context()); err != nil {
+	if err := s.Membership.catchUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	expect("while it still does not", 404)
 	s.router.Set(slices.Delete(slices.Clone(silent), 1, 2))
-	if err := s.catchUp(t.Context()); err != nil {
+	if err := s.Membership.catchUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	expect("when it is no member", 200)
@@ -165,8 +165,8 @@ func TestObjectsAreInDoubtUntilAllAnswered(t *testing.T) {
 	if got := ask(t, servers[1].address, "PUT", own[0], "newest", asA, "Datacache-Hop: 1"); got.Status != 201 {
 		t.Fatal(got)
 	}
-	s.slack = time.Minute
-	if err := s.catchUp(t.Context()); err != nil {
+	s.Membership.slack = time.Minute
+	if err := s.Membership.catchUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	expect("when it has returned", 404)

@@ -185,7 +185,7 @@ func TestEveryMemberSaysThatItIsAlive(t *testing.T) {
 	m := start(t, "one")
 	m.Wait("starting")
 	m.reviewer.down.Store(true)
-	if !m.isAlive(t.Context(), router.Member{Name: "one", Address: m.address}, aliveAfter) {
+	if !m.Peers.isAlive(t.Context(), router.Member{Name: "one", Address: m.address}, aliveAfter) {
 		t.Error("a server that lets nobody in is alive nevertheless")
 	}
 }

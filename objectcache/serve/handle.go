@@ -22,8 +22,14 @@ const prefix = "/v1/objects/"
 type request struct {
 	*http.Request
 	bucket, key string
+	server      *Server
 	answer      *statusRecorder
 	control     *http.ResponseController
+}
+
+// extendStall gives the client time to receive a short answer. The deadline that was set for the request may have expired.
+func (r *request) extendStall() {
+	_ = r.control.SetWriteDeadline(time.Now().Add(r.server.limits.stall)) // fails only if the connection has no deadlines
 }
 
 // ServeHTTP answers a request for an object. It parses the raw request target: keys may contain "//", ".." and escapes, which
@@ -34,20 +40,20 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if strings.HasPrefix(r.RequestURI, changesPath+"?") {
-		s.serveChanges(w, r)
+		s.Membership.serveChanges(w, r)
 		return
 	}
-	if s.peers != nil && strings.HasPrefix(r.RequestURI, PeerPath) {
-		s.peers.ServeHTTP(w, r)
+	if s.mirrors != nil && strings.HasPrefix(r.RequestURI, PeerPath) {
+		s.mirrors.ServeHTTP(w, r)
 		return
 	}
 	a := &statusRecorder{ResponseWriter: w}
-	s.serve(&request{Request: r, answer: a, control: http.NewResponseController(w)})
+	s.serve(&request{Request: r, server: s, answer: a, control: http.NewResponseController(w)})
 	s.metrics.request(r.Method, a.status)
 }
 
 func (s *Server) serve(r *request) {
-	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // fails only if the connection has no deadlines
+	r.extendStall()
 	if r.Body != http.NoBody {
 		r.Body = newRequestBody(r, s.limits)
 	}
@@ -57,36 +63,36 @@ func (s *Server) serve(r *request) {
 		return
 	}
 	if r.key == "" { // a batch request
-		s.serveBatch(r)
+		r.serveBatch()
 		return
 	}
 	if r.Header.Get(hopHeader) != "" && r.Header.Get(partHeader) != "" {
-		s.servePart(r)
+		r.servePart()
 		return
 	}
 	if r.Method == http.MethodPut { // before the body is requested (100-continue) or forwarded
-		if err := s.fits(r); err != nil {
-			s.refusePut(r, err)
+		if err := r.fits(); err != nil {
+			r.refusePut(err)
 			return
 		}
 	}
 	if r.Header.Get(hopHeader) == "" {
 		if member, elsewhere := s.cfg.Router.Elsewhere(r.bucket, r.key); elsewhere {
-			s.forward(r, member)
+			r.forward(member)
 			return
 		}
 	}
-	if s.absent.Load() != nil {
+	if s.Membership.absent.Load() != nil {
 		unavailable("asking the others what changed").answer(r)
 		return
 	}
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
-		s.get(r)
+		r.get()
 	case http.MethodPut:
-		s.put(r)
+		r.put()
 	case http.MethodDelete:
-		s.delete(r)
+		r.delete()
 	default:
 		r.answer.Header().Set("Allow", "GET, HEAD, PUT, DELETE")
 		r.refuse(http.StatusMethodNotAllowed, r.Method+" is not for objects")

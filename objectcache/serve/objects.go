@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/kubeflow/datacache/objectcache/budget"
@@ -27,7 +29,7 @@ func (s *Server) find(bucket, key string) (*store.Object, error) {
 		return nil, err
 	}
 	written := object.Written().Add(clockGrain)
-	if !written.Before(s.staleBefore(bucket, key)) {
+	if !written.Before(s.Membership.staleBefore(bucket, key)) {
 		return object, nil
 	}
 	_ = object.Close() // nothing was read from it
@@ -38,40 +40,40 @@ func (s *Server) find(bucket, key string) (*store.Object, error) {
 }
 
 // get answers GET and HEAD from the store.
-func (s *Server) get(r *request) {
-	object, err := s.find(r.bucket, r.key)
+func (r *request) get() {
+	object, err := r.server.find(r.bucket, r.key)
 	if err != nil {
-		s.miss(r)
+		r.miss()
 		return
 	}
 	defer func() { _ = object.Close() }() // opened for reading: closing can't lose data
-	s.metrics.hit(r.bucket)
+	r.server.traffic.Read(r.bucket, true)
 	if object.IsLayout() {
-		s.getParts(r, object)
+		r.getParts(object)
 		return
 	}
-	s.send(r, object)
+	r.send(object)
 }
 
 // send sends an object, or the range of it that is asked for.
-func (s *Server) send(r *request, object *store.Object) {
+func (r *request) send(object *store.Object) {
 	asked, ok := r.rangeOf(object.Size())
 	if !ok {
 		return
 	}
 	body, err := object.Reader(asked.First, asked.Length)
 	if err != nil {
-		s.miss(r)
+		r.miss()
 		return
 	}
-	s.begin(r, asked, object.Size())
+	r.begin(asked, object.Size())
 	if r.Method == http.MethodHead {
 		return
 	}
 	// net/http's ResponseWriter passes a LimitedReader over a file to the connection's ReadFrom, which uses sendfile. An error
 	// leaves the body shorter than its Content-Length, so the client notices.
 	sent, _ := io.Copy(r.answer.ResponseWriter, body)
-	s.metrics.sent(r.bucket, sent)
+	r.server.traffic.Sent(r.bucket, sent)
 }
 
 // rangeOf returns the range of an object of size bytes that is asked for. If there is no such range, it has answered the request.
@@ -89,7 +91,7 @@ func (r *request) rangeOf(size int64) (byterange.Range, bool) {
 }
 
 // begin sends the header of a response with a range of an object of size bytes.
-func (s *Server) begin(r *request, asked byterange.Range, size int64) {
+func (r *request) begin(asked byterange.Range, size int64) {
 	header := r.answer.Header()
 	header.Set("Content-Type", "application/octet-stream")
 	header.Set("Accept-Ranges", "bytes")
@@ -99,34 +101,35 @@ func (s *Server) begin(r *request, asked byterange.Range, size int64) {
 		status = http.StatusPartialContent
 		header.Set("Content-Range", asked.Header(size))
 	}
-	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.bodyTime(asked.Length)))
+	_ = r.control.SetWriteDeadline(time.Now().Add(r.server.limits.bodyTime(asked.Length)))
 	r.answer.WriteHeader(status)
 }
 
 // miss responds that there is no such object.
-func (s *Server) miss(r *request) {
-	s.metrics.miss(r.bucket)
+func (r *request) miss() {
+	r.server.traffic.Read(r.bucket, false)
 	r.refuse(http.StatusNotFound, store.ErrMiss.Error())
 }
 
 // put stores the body, in parts if it is long.
-func (s *Server) put(r *request) {
+func (r *request) put() {
 	if r.Header.Get("Content-Range") != "" { // RFC 9110, section 14.5
 		r.refuse(http.StatusBadRequest, "Content-Range: an object is put as a whole")
 		return
 	}
-	if s.spreads(r.ContentLength) {
-		s.putParts(r)
+	if r.server.spreads(r.ContentLength) {
+		r.putParts()
 		return
 	}
-	earlier := s.partsOf(r)
-	if s.keep(r) {
+	earlier := r.partsOf()
+	if r.keep() {
 		earlier.remove()
 	}
 }
 
 // keep streams the body into the store and answers the request. It reports whether the object is stored.
-func (s *Server) keep(r *request) bool {
+func (r *request) keep() bool {
+	s := r.server
 	buf, err := s.cfg.Memory.Buffer(r.Context(), 0)
 	if err != nil {
 		r.busy()
@@ -135,22 +138,22 @@ func (s *Server) keep(r *request) bool {
 	defer buf.Free()
 	w, err := s.cfg.Store.Create(r.bucket, r.key, r.ContentLength)
 	if err != nil {
-		s.refusePut(r, err)
+		r.refusePut(err)
 		return false
 	}
 	defer w.Abort()
 	received, readErr, writeErr := receive(r.Body, w, buf.Bytes)
-	s.metrics.received(r.bucket, received)
+	s.traffic.Received(r.bucket, received)
 	if readErr == nil && writeErr == nil {
 		writeErr = w.Commit()
 	}
-	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // the deadline set for the request may have expired
+	r.extendStall()
 	if readErr != nil {
 		r.brokenBody(readErr.Error())
 		return false
 	}
 	if writeErr != nil {
-		s.refusePut(r, writeErr)
+		r.refusePut(writeErr)
 		return false
 	}
 	r.answer.WriteHeader(http.StatusCreated)
@@ -189,21 +192,21 @@ func (r *request) busy() {
 }
 
 // refusePut responds to a PUT that the store rejected.
-func (s *Server) refusePut(r *request, err error) {
+func (r *request) refusePut(err error) {
 	if errors.Is(err, store.ErrTooLarge) {
 		r.answer.Header().Set("Connection", "close") // otherwise net/http reads part of the body before it responds
 		r.refuse(http.StatusRequestEntityTooLarge, err.Error())
 		return
 	}
-	s.logDisk("an object was not stored", err)
+	r.server.disk.warn("an object was not stored", err)
 	r.refuse(http.StatusInsufficientStorage, "not stored: the disk or the bucket has no room, or the disk fails")
 }
 
 // delete removes an object.
-func (s *Server) delete(r *request) {
-	earlier := s.partsOf(r)
-	if err := s.cfg.Store.Delete(r.bucket, r.key); err != nil {
-		s.logDisk("an object was not removed", err)
+func (r *request) delete() {
+	earlier := r.partsOf()
+	if err := r.server.cfg.Store.Delete(r.bucket, r.key); err != nil {
+		r.server.disk.warn("an object was not removed", err)
 		r.refuse(http.StatusInsufficientStorage, "not removed: the disk fails")
 		return
 	}
@@ -211,11 +214,17 @@ func (s *Server) delete(r *request) {
 	r.answer.WriteHeader(http.StatusNoContent)
 }
 
-// logDisk logs a failure of the disk, at most once every ten seconds, since a failing disk makes many requests fail.
-func (s *Server) logDisk(what string, err error) {
+// diskLog logs failures of the disk, at most one every ten seconds, since a failing disk makes many requests fail.
+type diskLog struct {
+	log   *slog.Logger
+	store *store.Store
+	last  atomic.Int64 // Unix time of the last line
+}
+
+func (d *diskLog) warn(what string, err error) {
 	now := time.Now().Unix()
-	if last := s.lastLog.Load(); now-last < 10 || !s.lastLog.CompareAndSwap(last, now) {
+	if last := d.last.Load(); now-last < 10 || !d.last.CompareAndSwap(last, now) {
 		return
 	}
-	s.cfg.Log.Warn(what, "error", err, "failures", s.cfg.Store.Failures())
+	d.log.Warn(what, "error", err, "failures", d.store.Failures())
 }

@@ -21,7 +21,9 @@ import (
 func (s *Server) ServeOps(ctx context.Context, on net.Listener) error {
 	page := watch.New(pageSource{s})
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return ops.Serve(ctx, on, ops.Handler(s, s.Metrics(), page)) })
+	group.Go(func() error {
+		return ops.Serve(ctx, on, ops.Handler(s, s.metrics.handler(), page))
+	})
 	group.Go(func() error { page.Run(ctx); return nil })
 	return group.Wait()
 }
@@ -48,10 +50,11 @@ func (pageSource) Series() []watch.Series {
 
 // Sample implements watch.Source.
 func (l pageSource) Sample() watch.Sample {
-	s, t := l.server, &l.server.metrics.traffic
+	s, t := l.server, &l.server.traffic
 	used, quota := usage(s.cfg.Store.Stats())
+	total, failures := t.total(), t.forwards.failed.Load()+t.forwards.spared.Load()
 	values := []int64{
-		t.total.hits.Load(), t.total.misses.Load(), t.total.sent.Load(), t.total.received.Load(), t.forwards.Load(), t.failures.Load(),
+		total.hits.Load(), total.misses.Load(), total.sent.Load(), total.received.Load(), t.forwards.answered.Load() + failures, failures,
 		used, quota, int64(s.cfg.Router.Members()),
 	}
 	sample := watch.Sample{Values: make([]float64, len(values))}
@@ -77,9 +80,9 @@ func (l pageSource) state() (state, reason string, tone watch.Tone) {
 		return "Waiting", reason, watch.Busy
 	case l.server.cfg.BucketsRejected():
 		return "Ready", "ready, but the newest buckets file is invalid: an older one is in force", watch.Warn
-	case l.server.absent.Load() != nil:
+	case l.server.Membership.absent.Load() != nil:
 		return "Absent", "not among the object caches that share the keys", watch.Warn
-	case l.server.doubt.Load() != nil:
+	case l.server.Membership.doubt.Load() != nil:
 		return "Ready", "ready, but objects of before its absence are misses until all others have said what they changed", watch.Warn
 	}
 	return "Ready", reason, watch.Good
@@ -99,10 +102,10 @@ func (l pageSource) View() watch.View {
 	if limit := s.cfg.Memory.Limit(); limit > 0 {
 		v.Meters = append(v.Meters, watch.Meter{Name: "memory of requests", Used: s.cfg.Memory.Used(), Limit: limit})
 	}
-	total := &s.metrics.traffic.total
+	_, found := s.traffic.total().reads()
 	v.Facts = []watch.Fact{
 		{Name: "Object caches that share the keys", Value: strconv.Itoa(s.cfg.Router.Members())},
-		{Name: "Reads that found their object", Value: watch.FormatRatio(total.ratio())},
+		{Name: "Reads that found their object", Value: watch.FormatRatio(found)},
 		{Name: "Operations that the disk refused", Value: strconv.FormatInt(s.cfg.Store.Failures(), 10)},
 	}
 	return v
@@ -116,21 +119,21 @@ func (l pageSource) waits() []watch.Wait {
 	if l.server.cfg.BucketsRejected() {
 		waits = append(waits, watch.Wait{For: "the newest buckets file is invalid", Fix: "The log names the place. Correct it: the file is read again every 2 s."})
 	}
-	if l.server.absent.Load() != nil {
+	if l.server.Membership.absent.Load() != nil {
 		waits = append(waits, watch.Wait{For: "this node is not among the ready endpoints of the Service", Fix: "Look at its pod's readiness: kubectl describe pod."})
 	}
-	if l.server.doubt.Load() != nil {
+	if l.server.Membership.doubt.Load() != nil {
 		waits = append(waits, watch.Wait{For: "another object cache to say what it changed", Fix: "It ends when all others answer, or are no longer among the ready endpoints of the Service."})
 	}
 	return waits
 }
 
-// found is a cell with the part of reads that found their object.
-func found(c *counts) watch.Cell {
-	if c.hits.Load()+c.misses.Load() == 0 {
+// foundCell is a cell with the part of reads that found their object.
+func foundCell(reads int64, found float64) watch.Cell {
+	if reads == 0 {
 		return watch.Number("–")
 	}
-	return watch.Cell{Text: watch.FormatRatio(c.ratio()), Number: true, Bar: &watch.Bar{Value: c.ratio(), Max: 1}}
+	return watch.Cell{Text: watch.FormatRatio(found), Number: true, Bar: &watch.Bar{Value: found, Max: 1}}
 }
 
 // buckets lists the buckets, those with the most bytes first.
@@ -144,12 +147,13 @@ func (l pageSource) buckets(all []store.BucketStats) watch.Table {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Bucket, b.Bucket))
 	})
 	for _, b := range all {
-		c := l.server.metrics.traffic.bucket(b.Bucket)
+		c := l.server.traffic.bucket(b.Bucket)
+		reads, found := c.reads()
 		t.Rows = append(t.Rows, []watch.Cell{
 			watch.Text(b.Bucket), watch.Number(watch.FormatCount(float64(b.Objects))),
 			{Text: watch.FormatBytes(float64(b.Bytes)), Number: true, Bar: &watch.Bar{Value: float64(b.Bytes), Max: float64(b.Quota)}},
-			watch.Number(watch.FormatBytes(float64(b.Quota))), watch.Number(watch.FormatCount(float64(c.hits.Load() + c.misses.Load()))),
-			found(c),
+			watch.Number(watch.FormatBytes(float64(b.Quota))), watch.Number(watch.FormatCount(float64(reads))),
+			foundCell(reads, found),
 			watch.Number(watch.FormatBytes(float64(c.sent.Load()))), watch.Number(watch.FormatBytes(float64(c.received.Load()))),
 			watch.Number(watch.FormatCount(float64(b.Evicted))), watch.Number(watch.FormatCount(float64(b.Damaged))),
 		})

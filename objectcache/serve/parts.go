@@ -66,9 +66,8 @@ func partKey(key, name string) string { return key + " " + name }
 // parts are the parts of an object, on behalf of a client's request.
 type parts struct {
 	layout
-	server  *Server
-	request *request
-	key     string
+	*request
+	key string // of the object
 }
 
 // spreads reports whether an object of size bytes (-1: unknown) is stored in parts.
@@ -77,7 +76,8 @@ func (s *Server) spreads(size int64) bool {
 }
 
 // fits returns store.ErrTooLarge if the object can't fit into its bucket.
-func (s *Server) fits(r *request) error {
+func (r *request) fits() error {
+	s := r.server
 	if !s.spreads(r.ContentLength) {
 		return s.cfg.Store.Fits(r.bucket, r.key, r.ContentLength)
 	}
@@ -90,8 +90,8 @@ func (s *Server) fits(r *request) error {
 }
 
 // decodeParts decodes a layout; nil if it is invalid.
-func (s *Server) decodeParts(r *request, key string, text []byte) *parts {
-	p := &parts{server: s, request: r, key: key}
+func (r *request) decodeParts(key string, text []byte) *parts {
+	p := &parts{request: r, key: key}
 	if err := json.Unmarshal(text, &p.layout); err != nil || p.Size <= 0 || p.Part <= 0 || len(p.Members) == 0 {
 		return nil
 	}
@@ -99,12 +99,12 @@ func (s *Server) decodeParts(r *request, key string, text []byte) *parts {
 }
 
 // partsOf returns the parts of the object that is stored under the request's key; nil if it has none.
-func (s *Server) partsOf(r *request) *parts {
-	text, err := s.cfg.Store.ReadLayout(r.bucket, r.key)
+func (r *request) partsOf() *parts {
+	text, err := r.server.cfg.Store.ReadLayout(r.bucket, r.key)
 	if err != nil {
 		return nil
 	}
-	return s.decodeParts(r, r.key, text)
+	return r.decodeParts(r.key, text)
 }
 
 // readLayout returns the bytes of a layout.
@@ -117,10 +117,10 @@ func readLayout(object *store.Object) ([]byte, error) {
 }
 
 // getParts answers GET and HEAD of an object in parts, or a forwarded GET with the layout.
-func (s *Server) getParts(r *request, object *store.Object) {
+func (r *request) getParts(object *store.Object) {
 	text, err := readLayout(object)
 	if err != nil {
-		s.miss(r)
+		r.miss()
 		return
 	}
 	if r.Method == http.MethodGet && r.Header.Get(hopHeader) != "" {
@@ -130,24 +130,14 @@ func (s *Server) getParts(r *request, object *store.Object) {
 		_, _ = r.answer.Write(text) // the other member notices text that ends early
 		return
 	}
-	s.sendParts(r, text)
-}
-
-// getForwardedParts answers a GET that the owner of the key answered with a layout.
-func (s *Server) getForwardedParts(r *request, body io.Reader) {
-	text, err := io.ReadAll(io.LimitReader(body, maxLayout))
-	if err != nil {
-		s.unreachable(r)
-		return
-	}
-	s.sendParts(r, text)
+	r.sendParts(text)
 }
 
 // sendParts answers GET and HEAD of the object with a layout.
-func (s *Server) sendParts(r *request, text []byte) {
-	p := s.decodeParts(r, r.key, text)
+func (r *request) sendParts(text []byte) {
+	p := r.decodeParts(r.key, text)
 	if p == nil {
-		s.miss(r)
+		r.miss()
 		return
 	}
 	asked, ok := r.rangeOf(p.Size)
@@ -156,26 +146,26 @@ func (s *Server) sendParts(r *request, text []byte) {
 	}
 	err := p.check(r.Context(), asked)
 	if err == nil && r.Method == http.MethodHead {
-		s.begin(r, asked, p.Size)
+		r.begin(asked, p.Size)
 		return
 	}
 	begun := false
 	if err == nil {
 		err = p.copy(r.answer.ResponseWriter, asked, func() {
-			s.begin(r, asked, p.Size)
+			r.begin(asked, p.Size)
 			begun = true
 		})
 	}
 	if err == nil || begun {
 		return // the client notices a body shorter than its Content-Length
 	}
-	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // the deadline set for the request may have expired
+	r.extendStall()
 	switch {
 	case errors.Is(err, errNoPart):
-		s.miss(r)
+		r.miss()
 	default:
-		s.cfg.Log.Debug("a part can't be read", "bucket", r.bucket, "error", err)
-		s.unreachable(r)
+		r.server.cfg.Log.Debug("a part can't be read", "bucket", r.bucket, "error", err)
+		r.unreachable()
 	}
 }
 
@@ -184,7 +174,7 @@ func (s *Server) sendParts(r *request, text []byte) {
 func (p *parts) check(ctx context.Context, asked byterange.Range) error {
 	return p.each(ctx, asked.First/p.Part, (asked.First+asked.Length-1)/p.Part, func(ctx context.Context, n int64) error {
 		if p.isHere(n) {
-			if !p.server.cfg.Store.Has(p.request.bucket, partKey(p.key, p.name(n))) {
+			if !p.server.cfg.Store.Has(p.bucket, partKey(p.key, p.name(n))) {
 				return errNoPart
 			}
 			return nil
@@ -238,7 +228,7 @@ func (p *parts) copy(to io.Writer, asked byterange.Range, begin func()) error {
 		_ = done.Close() // opened for reading: closing can't lose data
 		at += sent
 		if p.isHere(n) {
-			p.server.metrics.sent(p.request.bucket, sent)
+			p.server.traffic.Sent(p.bucket, sent)
 		}
 		if err == nil && sent < length {
 			err = io.ErrUnexpectedEOF
@@ -253,7 +243,7 @@ func (p *parts) copy(to io.Writer, asked byterange.Range, begin func()) error {
 // open returns a reader of length bytes of a part, and what to close afterwards.
 func (p *parts) open(n, from, length int64) (io.Reader, io.Closer, error) {
 	if p.isHere(n) {
-		object, err := p.server.cfg.Store.Get(p.request.bucket, partKey(p.key, p.name(n)))
+		object, err := p.server.cfg.Store.Get(p.bucket, partKey(p.key, p.name(n)))
 		if err != nil {
 			return nil, nil, errNoPart
 		}
@@ -264,7 +254,7 @@ func (p *parts) open(n, from, length int64) (io.Reader, io.Closer, error) {
 		}
 		return body, object, nil
 	}
-	response, err := p.ask(p.request.Context(), n, &http.Request{
+	response, err := p.ask(p.Context(), n, &http.Request{
 		Method: http.MethodGet, Header: http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", from, from+length-1)}},
 	})
 	if err != nil {
@@ -289,15 +279,15 @@ func (p *parts) ask(ctx context.Context, n int64, out *http.Request) (*http.Resp
 	if !known {
 		return nil, fmt.Errorf("%s has a part and is not a member now", p.member(n))
 	}
-	out.URL, out.Host = &url.URL{Opaque: prefix + p.request.bucket + "/" + p.key}, to.Address
+	out.URL, out.Host = &url.URL{Opaque: prefix + p.bucket + "/" + p.key}, to.Address
 	if out.Header == nil {
 		out.Header = http.Header{}
 	}
 	for name, value := range map[string]string{hopHeader: "1", partHeader: p.name(n), "User-Agent": ""} {
 		out.Header.Set(name, value)
 	}
-	copyHeaders(out.Header, p.request.Header, []string{"Authorization"})
-	return p.server.ask(out.WithContext(ctx), to, p.server.metrics.partRequested)
+	copyHeaders(out.Header, p.Header, []string{"Authorization"})
+	return p.server.Peers.ask(out.WithContext(ctx), to, &p.server.traffic.parts)
 }
 
 // remove removes the parts from their members. Those that can't be removed are evicted some day, since nobody reads them. p may be nil.
@@ -305,11 +295,11 @@ func (p *parts) remove() {
 	if p == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.request.Context()), removeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.Context()), removeTimeout)
 	defer cancel()
 	_ = p.each(ctx, 0, p.count()-1, func(ctx context.Context, n int64) error {
 		if p.isHere(n) {
-			_ = p.server.cfg.Store.Delete(p.request.bucket, partKey(p.key, p.name(n))) // the store counts failures
+			_ = p.server.cfg.Store.Delete(p.bucket, partKey(p.key, p.name(n))) // the store counts failures
 			return nil
 		}
 		if response, err := p.ask(ctx, n, &http.Request{Method: http.MethodDelete}); err == nil {
@@ -320,12 +310,12 @@ func (p *parts) remove() {
 }
 
 // newParts chooses the members for the object that a PUT stores.
-func (s *Server) newParts(r *request) *parts {
+func (r *request) newParts() *parts {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails
-	p := &parts{server: s, request: r, key: r.key, layout: layout{ID: hex.EncodeToString(id[:]), Size: r.ContentLength, Part: s.cfg.PartSize}}
-	for _, m := range s.cfg.Router.Rotation(r.bucket, r.key) {
-		if int64(len(p.Members)) < p.count() && !s.backoff.active(m) {
+	p := &parts{request: r, key: r.key, layout: layout{ID: hex.EncodeToString(id[:]), Size: r.ContentLength, Part: r.server.cfg.PartSize}}
+	for _, m := range r.server.cfg.Router.Rotation(r.bucket, r.key) {
+		if int64(len(p.Members)) < p.count() && !r.server.Peers.isSuspended(m) {
 			p.Members = append(p.Members, m.Name)
 		}
 	}

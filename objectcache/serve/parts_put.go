@@ -18,16 +18,16 @@ import (
 
 // putParts streams the body into parts, and then stores the layout. An object that replaces itself stays: many clients that miss an
 // object at the same time store it, while others already read it.
-func (s *Server) putParts(r *request) {
-	p := s.newParts(r)
+func (r *request) putParts() {
+	p := r.newParts()
 	fail := p.receive()
-	_ = r.control.SetWriteDeadline(time.Now().Add(removeTimeout + s.limits.stall)) // the deadline set for the request may have expired
+	_ = r.control.SetWriteDeadline(time.Now().Add(removeTimeout + r.server.limits.stall)) // the deadline set for the request may have expired
 	if fail != nil {
 		p.remove()
 		fail()
 		return
 	}
-	earlier := s.partsOf(r)
+	earlier := r.partsOf()
 	if earlier.isIntact(p) {
 		p.remove()
 		r.answer.WriteHeader(http.StatusCreated)
@@ -35,7 +35,7 @@ func (s *Server) putParts(r *request) {
 	}
 	if err := p.save(); err != nil {
 		p.remove()
-		s.refusePut(r, err)
+		r.refusePut(err)
 		return
 	}
 	earlier.remove()
@@ -45,8 +45,8 @@ func (s *Server) putParts(r *request) {
 // isIntact reports whether p, which may be nil, is an object with the same bytes as another, and none of its parts is missing.
 func (p *parts) isIntact(other *parts) bool {
 	return p != nil && p.Size == other.Size && p.Sum == other.Sum &&
-		p.server.staleBefore(p.request.bucket, p.key).IsZero() && // otherwise find may take the layout for an old one
-		p.check(p.request.Context(), byterange.Range{Length: p.Size}) == nil
+		p.server.Membership.staleBefore(p.bucket, p.key).IsZero() && // otherwise find may take the layout for an old one
+		p.check(p.Context(), byterange.Range{Length: p.Size}) == nil
 }
 
 // save stores the layout.
@@ -55,7 +55,7 @@ func (p *parts) save() error {
 	if err != nil {
 		return err
 	}
-	w, err := p.server.cfg.Store.Create(p.request.bucket, p.key, int64(len(text)))
+	w, err := p.server.cfg.Store.Create(p.bucket, p.key, int64(len(text)))
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (p *parts) save() error {
 // receive streams the body into all parts. If that fails, it returns a function that answers the request.
 func (p *parts) receive() (fail func()) {
 	sum := xxh3.New()
-	body := io.TeeReader(p.request.Body, sum)
+	body := io.TeeReader(p.Body, sum)
 	for n := range p.count() {
 		part := io.LimitReader(body, p.length(n))
 		if p.isHere(n) {
@@ -92,7 +92,7 @@ func (p *parts) receiveHere(n int64, body io.Reader) (fail func()) {
 	s, r := p.server, p.request
 	w, err := s.cfg.Store.Create(r.bucket, partKey(p.key, p.name(n)), p.length(n))
 	if err != nil {
-		return func() { s.refusePut(r, err) }
+		return func() { r.refusePut(err) }
 	}
 	defer w.Abort()
 	buf, err := s.cfg.Memory.Buffer(r.Context(), 0)
@@ -101,7 +101,7 @@ func (p *parts) receiveHere(n int64, body io.Reader) (fail func()) {
 	}
 	defer buf.Free()
 	received, readErr, writeErr := receive(body, w, buf.Bytes)
-	s.metrics.received(r.bucket, received)
+	s.traffic.Received(r.bucket, received)
 	if readErr != nil {
 		return func() { r.brokenBody(readErr.Error()) }
 	}
@@ -109,7 +109,7 @@ func (p *parts) receiveHere(n int64, body io.Reader) (fail func()) {
 		writeErr = w.Commit()
 	}
 	if writeErr != nil {
-		return func() { s.refusePut(r, writeErr) }
+		return func() { r.refusePut(writeErr) }
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func (p *parts) receiveThere(n int64, part io.Reader) (fail func()) {
 		return func() { r.brokenBody("it ended early or came too slowly") }
 	case err != nil:
 		s.cfg.Log.Debug("a part was not stored", "bucket", r.bucket, "error", err)
-		return func() { s.unreachable(r) }
+		return func() { r.unreachable() }
 	}
 	defer func() { _ = response.Body.Close() }() // opened for reading: closing can't lose data
 	if response.StatusCode == http.StatusCreated {
@@ -140,7 +140,7 @@ func (p *parts) receiveThere(n int64, part io.Reader) (fail func()) {
 
 // servePart answers a request of another member for a part. The token was reviewed as for any other request, and the header opens
 // nothing: whoever may write into a bucket may replace all of its objects.
-func (s *Server) servePart(r *request) {
+func (r *request) servePart() {
 	name := r.Header.Get(partHeader)
 	if len(name) > maxPartName {
 		r.refuse(http.StatusBadRequest, partHeader+": too long")
@@ -149,17 +149,17 @@ func (s *Server) servePart(r *request) {
 	r.key = partKey(r.key, name)
 	switch r.Method {
 	case http.MethodHead:
-		if !s.cfg.Store.Has(r.bucket, r.key) {
+		if !r.server.cfg.Store.Has(r.bucket, r.key) {
 			r.answer.WriteHeader(http.StatusNotFound)
 			return
 		}
 		r.answer.WriteHeader(http.StatusOK)
 	case http.MethodGet:
-		s.getPart(r)
+		r.getPart()
 	case http.MethodPut:
-		s.keep(r)
+		r.keep()
 	case http.MethodDelete:
-		if err := s.cfg.Store.Delete(r.bucket, r.key); err != nil {
+		if err := r.server.cfg.Store.Delete(r.bucket, r.key); err != nil {
 			r.refuse(http.StatusInsufficientStorage, "not removed: the disk fails")
 			return
 		}
@@ -170,12 +170,12 @@ func (s *Server) servePart(r *request) {
 }
 
 // getPart sends a range of a part. A part never becomes outdated, whoever owned its key before.
-func (s *Server) getPart(r *request) {
-	object, err := s.cfg.Store.Get(r.bucket, r.key)
+func (r *request) getPart() {
+	object, err := r.server.cfg.Store.Get(r.bucket, r.key)
 	if err != nil {
 		r.refuse(http.StatusNotFound, err.Error())
 		return
 	}
 	defer func() { _ = object.Close() }() // opened for reading: closing can't lose data
-	s.send(r, object)
+	r.send(object)
 }

@@ -128,7 +128,7 @@ func TestLargeObjectsAreReplaced(t *testing.T) {
 	servers, _ := trioOfParts(t)
 	target := ownedBy(t, servers[0].router, "two")
 	idOf := func() string {
-		if p := servers[1].partsOf(&request{bucket: "open", key: strings.TrimPrefix(target, "/v1/objects/open/")}); p != nil {
+		if p := (&request{server: servers[1].Server, bucket: "open", key: strings.TrimPrefix(target, "/v1/objects/open/")}).partsOf(); p != nil {
 			return p.ID
 		}
 		return ""
@@ -251,7 +251,7 @@ func TestPartsAreNotObjects(t *testing.T) {
 	servers, _ := trioOfParts(t)
 	target, body := ownedBy(t, servers[0].router, "one"), largeBody(1)
 	must(t, ask(t, servers[0].address, "PUT", target, body, asA), 201)
-	id := servers[0].partsOf(&request{bucket: "open", key: strings.TrimPrefix(target, "/v1/objects/open/")}).ID
+	id := (&request{server: servers[0].Server, bucket: "open", key: strings.TrimPrefix(target, "/v1/objects/open/")}).partsOf().ID
 	for _, s := range servers {
 		if got := must(t, ask(t, s.address, "GET", target, "", asA, "Datacache-Part: "+id+"/0"), 200); got.Body != body {
 			t.Errorf("%s: %d bytes for a client that names a part", s.router.Self(), len(got.Body))

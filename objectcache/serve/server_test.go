@@ -284,7 +284,7 @@ func TestMetricsCount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Metrics().ServeHTTP(page, request)
+	m.metrics.handler().ServeHTTP(page, request)
 	for _, want := range []string{
 		`requests_total{code="201",method="PUT"} 1`,
 		`requests_total{code="200",method="GET"} 1`,

@@ -16,14 +16,6 @@ type TLS struct {
 	ServerName  string                // the name in other object caches' certificates
 }
 
-// scheme is the scheme of other object caches' URLs.
-func (s *Server) scheme() string {
-	if s.cfg.TLS == nil {
-		return "http"
-	}
-	return "https"
-}
-
 // listener wraps a listener of connections; t may be nil.
 func (t *TLS) listener(on net.Listener) net.Listener {
 	if t == nil {

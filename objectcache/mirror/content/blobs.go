@@ -173,7 +173,7 @@ func (c *Cache) openKept(b Blob, block int64, scope string) io.ReadCloser {
 		_ = object.Close() // opened for reading: closing can't lose data
 		return nil
 	}
-	return &keptBlock{Reader: body, Closer: object, sent: func(n int64) { c.cfg.Peers.CountSent(b.Bucket, n) }}
+	return &keptBlock{Reader: body, Closer: object, sent: func(n int64) { c.cfg.Peers.Traffic().Sent(b.Bucket, n) }}
 }
 
 // keptBlock is a block on this node's disk.

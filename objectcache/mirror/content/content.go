@@ -48,7 +48,7 @@ type Config struct {
 	Store   *store.Store
 	Buckets func() buckets.Config // the current one
 	Router  *router.Router
-	Peers   *serve.Server // asks the owners of keys
+	Peers   *serve.Peers // asks the owners of keys
 	Metrics *Metrics
 	Log     *slog.Logger
 }
@@ -146,12 +146,12 @@ func (c *Cache) countRead(kind, bucket string, found bool) {
 		counter = c.cfg.Metrics.hits
 	}
 	counter.WithLabelValues(kind).Inc()
-	c.cfg.Peers.CountRead(bucket, found)
+	c.cfg.Peers.Traffic().Read(bucket, found)
 }
 
 func (c *Cache) countReceived(kind, bucket string, n int64) {
 	c.cfg.Metrics.originBytes.WithLabelValues(kind).Add(float64(n))
-	c.cfg.Peers.CountReceived(bucket, n)
+	c.cfg.Peers.Traffic().Received(bucket, n)
 }
 
 // Buffer takes a buffer from the memory of requests, and what an answer of upstream takes that is being copied.

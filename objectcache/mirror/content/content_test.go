@@ -59,7 +59,7 @@ func newCache(t *testing.T, quota int64) *Cache {
 		Store: objects, Buckets: current, BucketsRejected: func() bool { return false }, Router: members, Log: log,
 		Reviewer: identity.Static(func() identity.Tokens { return identity.Tokens{} }),
 	})
-	c := New(Config{Store: objects, Buckets: current, Router: members, Peers: server, Metrics: NewMetrics(), Log: log})
+	c := New(Config{Store: objects, Buckets: current, Router: members, Peers: server.Peers, Metrics: NewMetrics(), Log: log})
 	c.block = 100
 	return c
 }

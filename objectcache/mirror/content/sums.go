@@ -115,7 +115,7 @@ const MaxSize = 1 << 40
 // ServePeer answers a request for peerPath. Only addresses of object caches may send it: it can remove blocks, and declare a blob
 // verified.
 func (c *Cache) ServePeer(w http.ResponseWriter, r *http.Request) {
-	if !c.cfg.Peers.FromPeer(r) {
+	if !c.cfg.Peers.Sent(r) {
 		http.Error(w, "only for other object caches", http.StatusForbidden)
 		return
 	}

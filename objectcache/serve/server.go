@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,22 +47,17 @@ type Config struct {
 // Server answers requests for objects. It is the http.Handler of the port for clients and other object caches, and the
 // ops.Server of the port for probes and metrics. Create it with New; it may be shared.
 type Server struct {
-	cfg       Config
-	reviewer  identity.Reviewer
-	metrics   *metrics
-	limits    limits
-	transport http.RoundTripper // connects to other object caches
-	patient   http.RoundTripper // the same, without a time limit for the response's header
-	peers     http.Handler      // of requests below PeerPath; nil: none
-	backoff   backoff
-	slack     time.Duration             // catchUpSlack, except in tests
-	absent    atomic.Pointer[time.Time] // since when this node is not a member; nil: it is one, or never was
-	doubt     atomic.Pointer[time.Time] // objects stored before are misses, until others have said what they changed; nil: none is
-	waiting   atomic.Pointer[string]
-	lastLog   atomic.Int64 // Unix time of the last log line about the disk
+	Peers      *Peers
+	Membership *Membership
 
-	catching sync.Mutex // held while members are asked
-	away     *absence   // the last one; nil: none since the start
+	cfg      Config
+	reviewer identity.Reviewer
+	traffic  Traffic
+	metrics  *metrics
+	limits   limits
+	mirrors  http.Handler // of requests below PeerPath; nil: none
+	disk     *diskLog
+	waiting  atomic.Pointer[string]
 }
 
 var (
@@ -73,10 +67,12 @@ var (
 
 // New returns a Server that answers 503 until Open is called.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, metrics: newMetrics(cfg), limits: defaultLimits, transport: newTransport(defaultLimits, cfg.TLS), slack: catchUpSlack}
-	patient := newTransport(defaultLimits, cfg.TLS)
-	patient.ResponseHeaderTimeout = 0
-	s.patient = patient
+	s := &Server{cfg: cfg, limits: defaultLimits, disk: &diskLog{log: cfg.Log, store: cfg.Store}}
+	s.metrics = newMetrics(cfg, &s.traffic)
+	s.Peers = newPeers(cfg, s.limits, &s.traffic)
+	s.Membership = &Membership{
+		router: cfg.Router, store: cfg.Store, peers: s.Peers, fixed: cfg.Fixed, slack: catchUpSlack, log: cfg.Log, disk: s.disk,
+	}
 	s.reviewer = identity.NewCache(identity.NewLimiter(timed{cfg.Reviewer, s.metrics.reviewSeconds}))
 	s.Wait("starting")
 	return s
@@ -110,9 +106,6 @@ func (s *Server) Status() any {
 	return Status{Ready: ready, Reason: reason, Members: s.cfg.Router.Members(), Buckets: s.cfg.Store.Stats()}
 }
 
-// Metrics serves the Server's metrics for Prometheus.
-func (s *Server) Metrics() http.Handler { return s.metrics.handler() }
-
 // Serve serves on the listener until ctx ends; running requests then have Config.Grace to finish. It closes the listener.
 func (s *Server) Serve(ctx context.Context, on net.Listener) error {
 	counted := s.cfg.Memory.Listen(on, headerBytes)
@@ -130,3 +123,15 @@ func (s *Server) newHTTP() *http.Server {
 		DisableGeneralOptionsHandler: true, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 	}
 }
+
+// HandlePeers sets the handler of requests below PeerPath. They come from Peers.Ask of other object caches, or from anybody who reaches
+// the port: the handler authorizes them. Call it before Serve.
+func (s *Server) HandlePeers(h http.Handler) { s.mirrors = h }
+
+// Review returns the owner of a token that came with the request; the answer is cached.
+func (s *Server) Review(r *http.Request, token string) (identity.Identity, error) {
+	return s.reviewer.Review(sourceOf(r), token)
+}
+
+// Register adds metrics to the Server's own.
+func (s *Server) Register(all ...prometheus.Collector) { s.metrics.registry.MustRegister(all...) }
