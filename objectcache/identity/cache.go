@@ -7,10 +7,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"sync"
 	"time"
 
-	"golang.org/x/sync/singleflight"
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/kubeflow/datacache/objectcache/flight"
 )
 
 const (
@@ -29,10 +30,8 @@ const (
 type Cache struct {
 	ask     Reviewer
 	now     func() time.Time // replaced by tests
-	flights singleflight.Group
-
-	mu      sync.Mutex
-	answers map[[sha256.Size]byte]answer // by the token's hash, so that no tokens are kept in memory
+	flights flight.Group[Identity]
+	answers *lru.Cache[[sha256.Size]byte, answer] // by the token's hash, so that no tokens are kept in memory
 }
 
 type answer struct {
@@ -43,7 +42,8 @@ type answer struct {
 
 // NewCache returns a Cache of ask's answers.
 func NewCache(ask Reviewer) *Cache {
-	return &Cache{ask: ask, now: time.Now, answers: map[[sha256.Size]byte]answer{}}
+	answers, _ := lru.New[[sha256.Size]byte, answer](maxAnswers) // it only fails for a size below 1
+	return &Cache{ask: ask, now: time.Now, answers: answers}
 }
 
 // Review returns the cached answer or calls the other Reviewer. Errors other than ErrUnknown are not cached.
@@ -52,63 +52,24 @@ func (c *Cache) Review(ctx context.Context, token string) (Identity, error) {
 	if known, ok := c.known(key); ok {
 		return known.identity, known.err
 	}
-	// Other callers share this review, so the cancellation of the first caller must not end it.
-	asked := context.WithoutCancel(ctx)
-	result := c.flights.DoChan(string(key[:]), func() (any, error) {
-		ctx, cancel := context.WithTimeout(asked, askTimeout)
-		defer cancel()
+	return c.flights.Do(ctx, string(key[:]), askTimeout, func(ctx context.Context) (Identity, error) {
 		if known, ok := c.known(key); ok { // another review may have finished after the first lookup
 			return known.identity, known.err
 		}
 		begun := c.now() // the API server may have decided at any time from now on
 		identity, err := c.ask.Review(ctx, token)
-		c.remember(key, identity, err, begun)
+		switch {
+		case err == nil:
+			c.answers.Add(key, answer{identity: identity, until: begun.Add(MaxAge)})
+		case errors.Is(err, ErrUnknown):
+			c.answers.Add(key, answer{identity: identity, err: ErrUnknown, until: begun.Add(unknownAge)})
+		}
 		return identity, err
 	})
-	select {
-	case r := <-result:
-		return r.Val.(Identity), r.Err //nolint:forcetypeassert // the function passed to DoChan returns no other type
-	case <-ctx.Done():
-		return Identity{}, context.Cause(ctx)
-	}
 }
 
 // known returns the cached answer for a token's hash, unless it has expired.
 func (c *Cache) known(key [sha256.Size]byte) (answer, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	a, ok := c.answers[key]
+	a, ok := c.answers.Get(key)
 	return a, ok && c.now().Before(a.until)
-}
-
-func (c *Cache) remember(key [sha256.Size]byte, identity Identity, err error, begun time.Time) {
-	age := MaxAge
-	if errors.Is(err, ErrUnknown) {
-		err, age = ErrUnknown, unknownAge
-	}
-	if err != nil && !errors.Is(err, ErrUnknown) {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.answers) >= maxAnswers {
-		c.thinLocked()
-	}
-	c.answers[key] = answer{identity: identity, err: err, until: begun.Add(age)}
-}
-
-// thinLocked removes expired answers, and then arbitrary ones until half of the space is free.
-func (c *Cache) thinLocked() {
-	now := c.now()
-	for key, a := range c.answers {
-		if !now.Before(a.until) {
-			delete(c.answers, key)
-		}
-	}
-	for key := range c.answers {
-		if len(c.answers) <= maxAnswers/2 {
-			return
-		}
-		delete(c.answers, key)
-	}
 }

@@ -173,9 +173,7 @@ func TestCacheIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.answers) > maxAnswers {
-		t.Errorf("%d answers remembered, want at most %d", len(c.answers), maxAnswers)
+	if n := c.answers.Len(); n > maxAnswers {
+		t.Errorf("%d answers remembered, want at most %d", n, maxAnswers)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
 // ErrTooMany says that too many invalid tokens came from the request's source; the token was not reviewed.
@@ -36,7 +38,7 @@ type Limiter struct {
 	now func() time.Time // replaced by tests
 
 	mu      sync.Mutex
-	sources map[string]tokenBucket
+	sources *simplelru.LRU[string, tokenBucket]
 }
 
 // tokenBucket is the state of one source in the token bucket algorithm, whose tokens have nothing to do with bearer tokens.
@@ -47,7 +49,8 @@ type tokenBucket struct {
 
 // NewLimiter returns a Limiter in front of ask.
 func NewLimiter(ask Reviewer) *Limiter {
-	return &Limiter{ask: ask, now: time.Now, sources: map[string]tokenBucket{}}
+	sources, _ := simplelru.NewLRU[string, tokenBucket](maxSources, nil) // it only fails for a size below 1
+	return &Limiter{ask: ask, now: time.Now, sources: sources}
 }
 
 // Review calls the other Reviewer, or returns ErrTooMany.
@@ -75,10 +78,7 @@ func (l *Limiter) take(source string) bool {
 		return false
 	}
 	b.tokens--
-	if len(l.sources) >= maxSources {
-		l.forgetLocked()
-	}
-	l.sources[source] = b
+	l.sources.Add(source, b)
 	return true
 }
 
@@ -88,34 +88,19 @@ func (l *Limiter) put(source string) {
 	defer l.mu.Unlock()
 	b := l.refilledLocked(source)
 	if b.tokens++; b.tokens >= rejectedBurst {
-		delete(l.sources, source)
+		l.sources.Remove(source)
 		return
 	}
-	l.sources[source] = b
+	l.sources.Add(source, b)
 }
 
 func (l *Limiter) refilledLocked(source string) tokenBucket {
 	now := l.now()
-	b, known := l.sources[source]
+	b, known := l.sources.Get(source)
 	if !known {
 		return tokenBucket{tokens: rejectedBurst, at: now}
 	}
 	b.tokens = min(b.tokens+now.Sub(b.at).Seconds()*rejectedRate, rejectedBurst)
 	b.at = now
 	return b
-}
-
-// forgetLocked removes the sources whose buckets are full again, or some others if there are none.
-func (l *Limiter) forgetLocked() {
-	for source := range l.sources {
-		if l.refilledLocked(source).tokens >= rejectedBurst {
-			delete(l.sources, source)
-		}
-	}
-	for source := range l.sources {
-		if len(l.sources) <= maxSources/2 {
-			return
-		}
-		delete(l.sources, source)
-	}
 }

@@ -62,8 +62,8 @@ func TestSourcesAreBounded(t *testing.T) {
 	for i := range maxSources + 100 {
 		_, _ = l.Review(WithSource(t.Context(), fmt.Sprint(i)), "invalid")
 	}
-	if len(l.sources) > maxSources {
-		t.Errorf("%d sources are kept, want at most %d", len(l.sources), maxSources)
+	if n := l.sources.Len(); n > maxSources {
+		t.Errorf("%d sources are kept, want at most %d", n, maxSources)
 	}
 }
 

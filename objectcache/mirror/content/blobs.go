@@ -195,7 +195,7 @@ var errNotKept = errors.New("no room for the block, or the disk fails")
 
 // fill reads a block from upstream and stores it if it is not here, once for all of the repository who wait for it.
 func (c *Cache) fill(ctx context.Context, b Blob, block int64) (fetched bool, err error) {
-	return once(ctx, &c.flights, b.Bucket+"/"+b.key(block, b.own()), fillTimeout, func(ctx context.Context) (bool, error) {
+	return c.reads.Do(ctx, b.Bucket+"/"+b.key(block, b.own()), fillTimeout, func(ctx context.Context) (bool, error) {
 		body, known := c.lookup(ctx, b, block)
 		if body != nil {
 			return false, body.Close()

@@ -25,6 +25,7 @@ import (
 
 	"github.com/kubeflow/datacache/objectcache/buckets"
 	"github.com/kubeflow/datacache/objectcache/budget"
+	"github.com/kubeflow/datacache/objectcache/flight"
 	"github.com/kubeflow/datacache/objectcache/mirror/upstream"
 	"github.com/kubeflow/datacache/objectcache/router"
 	"github.com/kubeflow/datacache/objectcache/serve"
@@ -56,8 +57,9 @@ type Config struct {
 // Cache keeps blobs and documents. Create it with New; it may be shared.
 type Cache struct {
 	cfg        Config
-	block      int64 // blockSize, except in tests
-	flights    singleflight.Group
+	block      int64                 // blockSize, except in tests
+	reads      flight.Group[bool]    // of blocks
+	fetches    flight.Group[fetched] // of documents
 	promotions singleflight.Group
 	fills      chan struct{} // has a value for each fill in progress
 }
@@ -163,25 +165,6 @@ func (c *Cache) Buffer(ctx context.Context) (*budget.Buffer, error) {
 func (c *Cache) Take(ctx context.Context, n int64) (put func(), err error) {
 	memory := c.cfg.Peers.Memory().Large()
 	return func() { memory.Put(n) }, memory.Take(ctx, n)
-}
-
-// once calls load, unless a concurrent call with the same key is running, whose result it returns then. load's context does not end
-// with ctx, since others may be waiting for it.
-func once[T any](ctx context.Context, flights *singleflight.Group, key string, limit time.Duration, load func(ctx context.Context) (T, error)) (T, error) {
-	shared := context.WithoutCancel(ctx)
-	result := flights.DoChan(key, func() (any, error) {
-		ctx, cancel := context.WithTimeout(shared, limit)
-		defer cancel()
-		return load(ctx)
-	})
-	select {
-	case r := <-result:
-		value, _ := r.Val.(T) // load returns no other type
-		return value, r.Err
-	case <-ctx.Done():
-		var none T
-		return none, context.Cause(ctx)
-	}
 }
 
 // ErrPoisoned says that upstream's bytes do not match the digest that upstream announced.

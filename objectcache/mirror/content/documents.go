@@ -63,7 +63,7 @@ func (c *Cache) Document(ctx context.Context, q Query) (upstream.Document, error
 		}
 		c.cfg.Log.Debug("a document's owner does not answer: upstream is asked", "owner", member.Name, "error", err)
 	}
-	got, err := once(ctx, &c.flights, q.Bucket+"/"+q.Key, documentTimeout, func(ctx context.Context) (fetched, error) {
+	got, err := c.fetches.Do(ctx, q.Bucket+"/"+q.Key, documentTimeout, func(ctx context.Context) (fetched, error) {
 		return c.fetch(ctx, q)
 	})
 	if err != nil {

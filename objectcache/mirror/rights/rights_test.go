@@ -94,7 +94,7 @@ func TestConsentsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(r.consents) > maxConsents {
-		t.Errorf("%d consents, want at most %d", len(r.consents), maxConsents)
+	if n := r.consents.Len(); n > maxConsents {
+		t.Errorf("%d consents, want at most %d", n, maxConsents)
 	}
 }

@@ -7,8 +7,9 @@ import (
 	"crypto/sha256"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 )
 
 const (
@@ -20,10 +21,9 @@ const (
 	maxRedirect      = 8 << 10
 )
 
-// redirects remembers the targets of redirects by request and credentials. The zero value is empty; it may be shared.
+// redirects remembers the targets of redirects by request and credentials. Create it with newRedirects; it may be shared.
 type redirects struct {
-	mu      sync.Mutex
-	targets map[[sha256.Size]byte]redirect
+	targets *lru.Cache[[sha256.Size]byte, redirect]
 }
 
 type redirect struct {
@@ -31,39 +31,29 @@ type redirect struct {
 	until time.Time
 }
 
+func newRedirects() redirects {
+	targets, _ := lru.New[[sha256.Size]byte, redirect](maxRedirectsKept) // it only fails for a size below 1
+	return redirects{targets: targets}
+}
+
 func redirectKey(r *http.Request) [sha256.Size]byte {
 	return sha256.Sum256([]byte(r.Header.Get("Authorization") + "\n" + r.URL.String()))
 }
 
 // find returns the target for a request; nil if none is known.
-func (d *redirects) find(r *http.Request) *url.URL {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	known, ok := d.targets[redirectKey(r)]
+func (d redirects) find(r *http.Request) *url.URL {
+	known, ok := d.targets.Get(redirectKey(r))
 	if !ok || time.Now().After(known.until) {
 		return nil
 	}
 	return known.to
 }
 
-// remember records where a request ended, if that is another host.
-func (d *redirects) remember(r *http.Request, to *url.URL) {
-	if to.Host == r.URL.Host || len(to.RawQuery)+len(to.Path) > maxRedirect {
-		return
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.targets == nil || len(d.targets) >= maxRedirectsKept {
-		d.targets = map[[sha256.Size]byte]redirect{}
-	}
-	key := redirectKey(r)
-	if _, known := d.targets[key]; !known || time.Now().After(d.targets[key].until) { // counted from the redirect, not from its last use
-		d.targets[key] = redirect{to: to, until: time.Now().Add(redirectAge)}
+// remember records where a request ended, if that is another host. Its age counts from the redirect, not from its last use.
+func (d redirects) remember(r *http.Request, to *url.URL) {
+	if to.Host != r.URL.Host && len(to.RawQuery)+len(to.Path) <= maxRedirect && d.find(r) == nil {
+		d.targets.Add(redirectKey(r), redirect{to: to, until: time.Now().Add(redirectAge)})
 	}
 }
 
-func (d *redirects) forget(r *http.Request) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.targets, redirectKey(r))
-}
+func (d redirects) forget(r *http.Request) { d.targets.Remove(redirectKey(r)) }

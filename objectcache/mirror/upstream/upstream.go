@@ -105,6 +105,7 @@ func New() *Client {
 	patient.ResponseHeaderTimeout = writeTimeout
 	return &Client{
 		patient:   patient,
+		redirects: newRedirects(),
 		ranges:    &http.Client{Transport: transport, CheckRedirect: withoutCredentials},
 		documents: &http.Client{Transport: transport, CheckRedirect: withinHost},
 	}
