@@ -77,11 +77,14 @@ type Request struct {
 	Header        http.Header // further fields
 	Body          string
 	hop           string // the value of hopHeader that it came with; empty: from a client
+	out           http.ResponseWriter
 }
 
-// FromPeer sets the part of the answer that another object cache asks for, from its request's header. Only requests that came to the
-// object cache's own port may have it.
-func (r *Request) FromPeer(header http.Header) { r.hop = header.Get(hopHeader) }
+// FromPeer sets the part of the answer that another object cache asks for, from its request's header, and where it is answered. Only
+// requests that came to the object cache's own port may have it.
+func (r *Request) FromPeer(out http.ResponseWriter, header http.Header) {
+	r.out, r.hop = out, header.Get(hopHeader)
+}
 
 // block returns the number of the block that another object cache asks for.
 func (r *Request) block() (int64, bool) {
@@ -89,8 +92,8 @@ func (r *Request) block() (int64, bool) {
 	return n, err == nil && n >= 0
 }
 
-// IsForDocument reports whether another object cache asks for a document.
-func (r *Request) IsForDocument() bool { return r.hop == hopDocument }
+// isForDocument reports whether another object cache asks for a document.
+func (r *Request) isForDocument() bool { return r.hop == hopDocument }
 
 // IsHop reports whether another object cache repeats a client's request.
 func (r *Request) IsHop() bool { return r.hop != "" }
@@ -170,8 +173,26 @@ func (c *Cache) Take(ctx context.Context, n int64) (put func(), err error) {
 // ErrPoisoned says that upstream's bytes do not match the digest that upstream announced.
 var ErrPoisoned = errors.New("the bytes do not match their digest")
 
-// FailPoisoned answers a request after ErrPoisoned, of a client or of another object cache.
-func FailPoisoned(w http.ResponseWriter) {
-	w.Header().Set(hopHeader, hopPoisoned)
-	http.Error(w, "upstream's bytes do not match their digest", http.StatusBadGateway)
+// Ended reports whether a request needs no answer after an error: it was answered already, or the client has left. It panics with
+// http.ErrAbortHandler after ErrCut, which closes the connection, so that the client notices that the response is incomplete.
+func Ended(r *http.Request, err error) bool {
+	if errors.Is(err, ErrCut) {
+		panic(http.ErrAbortHandler)
+	}
+	return errors.Is(err, errAnswered) || r.Context().Err() != nil
+}
+
+// Fail answers a request after bytes that do not match, or without memory. It reports whether err is one of these.
+func Fail(w http.ResponseWriter, err error) bool {
+	switch {
+	case errors.Is(err, ErrPoisoned):
+		w.Header().Set(hopHeader, hopPoisoned)
+		http.Error(w, "upstream's bytes do not match their digest", http.StatusBadGateway)
+	case errors.Is(err, budget.ErrFull):
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, budget.ErrFull.Error(), http.StatusServiceUnavailable)
+	default:
+		return false
+	}
+	return true
 }

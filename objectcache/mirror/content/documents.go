@@ -46,14 +46,27 @@ type Query struct {
 	Keeps func(refusal upstream.Document) bool
 }
 
+// errAnswered says that another object cache asked for the document, and was answered.
+var errAnswered = errors.New("answered")
+
 // Document returns a document, which the caller closes, from the owner of its key or from upstream. A refusal is an error of type
-// *upstream.Refused, whether it was kept or not. The caller has authorized the request, and must not change the document.
+// *upstream.Refused, whether it was kept or not. The caller has authorized the request, and must not change the document. Another object cache's request for the
+// document is answered here; the error is one for Ended then.
 func (c *Cache) Document(ctx context.Context, q Query) (upstream.Document, error) {
+	d, err := c.document(ctx, q)
+	if q.Request.isForDocument() {
+		answerPeer(q.Request.out, d, err)
+		return upstream.Document{}, errAnswered
+	}
+	return d, err
+}
+
+func (c *Cache) document(ctx context.Context, q Query) (upstream.Document, error) {
 	if a, ok := c.kept(q, q.MaxAge); ok {
 		c.countRead(q.Kind, q.Bucket, true)
 		return a.result()
 	}
-	if member, elsewhere := c.cfg.Router.Elsewhere(q.Bucket, q.Key); elsewhere && !q.Request.IsForDocument() {
+	if member, elsewhere := c.cfg.Router.Elsewhere(q.Bucket, q.Key); elsewhere && !q.Request.isForDocument() {
 		response, err := c.ask(ctx, member, q.Request, q.Request.Method, hopDocument)
 		if err == nil {
 			return decodeAnswer(response)
@@ -227,8 +240,8 @@ func decodeAnswer(response *http.Response) (upstream.Document, error) {
 	return upstream.Document{}, fmt.Errorf("the owner of the document answered %s: %s", response.Status, text)
 }
 
-// AnswerPeer sends the result of Document to another object cache that asked for the document, and closes it.
-func AnswerPeer(w http.ResponseWriter, d upstream.Document, err error) {
+// answerPeer sends the result of Document to another object cache that asked for the document, and closes it.
+func answerPeer(w http.ResponseWriter, d upstream.Document, err error) {
 	a := answer{Document: d}
 	var refused *upstream.Refused
 	switch {

@@ -22,8 +22,17 @@ import (
 const readAhead = 4
 
 // Serve answers a client's GET or HEAD of a blob, with the one range that it asks for, or another object cache's request for a block.
-// The caller has authorized the request and set the response's other fields. On an error nothing was sent, except for ErrCut.
+// The caller has authorized the request and set the response's other fields. On an error nothing was sent, and the response has no fields,
+// except for ErrCut.
 func (c *Cache) Serve(w http.ResponseWriter, r *http.Request, b Blob, from *Request) error {
+	err := c.serve(w, r, b, from)
+	if err != nil && !errors.Is(err, ErrCut) {
+		clear(w.Header())
+	}
+	return err
+}
+
+func (c *Cache) serve(w http.ResponseWriter, r *http.Request, b Blob, from *Request) error {
 	if block, ok := from.block(); ok {
 		return c.serveBlock(w, r, b, block, from)
 	}
@@ -54,10 +63,6 @@ func (c *Cache) Serve(w http.ResponseWriter, r *http.Request, b Blob, from *Requ
 	if err != nil && s.started {
 		c.cfg.Log.Debug("a response broke off", "digest", b.Digest, "error", err)
 		return ErrCut
-	}
-	if err != nil {
-		header.Del("Content-Length")
-		header.Del("Content-Range")
 	}
 	return err
 }

@@ -25,41 +25,39 @@ type access struct {
 // isOwn reports whether the client acts with its own token at the hub, or with none.
 func (a access) isOwn() bool { return a.namespace == "" }
 
-// accessOf returns the access of a request. Tokens of the hub begin with hf_ and are passed on. Any other token is taken for one of the
+// authenticate sets the access of the request. Tokens of the hub begin with hf_ and are passed on. Any other token is taken for one of the
 // cluster: it is reviewed, its namespace's token is used at the hub, and it is never sent there.
-func (h *Hub) accessOf(r *http.Request) (access, error) {
-	header := r.Header.Get("Authorization")
+func (c *call) authenticate() error {
+	header := c.Header.Get("Authorization")
 	if header == "" {
-		return access{}, nil
+		return nil
 	}
 	token, ok := identity.FromHeader(header)
 	if !ok {
-		return access{}, rights.ErrToken
+		return rights.ErrToken
 	}
 	if strings.HasPrefix(token, "hf_") {
-		return access{credential: "Bearer " + token}, nil
+		c.access.credential = "Bearer " + token
+		return nil
 	}
-	who, err := h.review(r, token)
+	who, err := c.hub.o.Review(c.Request, token)
 	switch {
 	case errors.Is(err, identity.ErrUnknown) || err == nil && who.Namespace == "":
-		return access{}, rights.ErrToken
+		return rights.ErrToken
 	case err != nil:
-		return access{}, fmt.Errorf("%w: %w", rights.ErrUnreviewed, err)
+		return fmt.Errorf("%w: %w", rights.ErrUnreviewed, err)
 	}
-	own, err := h.namespaceToken(who.Namespace)
-	if err != nil {
-		return access{}, err
-	}
-	a := access{namespace: who.Namespace}
+	c.access.namespace = who.Namespace
+	own, err := c.namespaceToken()
 	if own != "" {
-		a.credential = "Bearer " + own
+		c.access.credential = "Bearer " + own
 	}
-	return a, nil
+	return err
 }
 
-// namespaceToken reads the hub token of a namespace; empty if it has none.
-func (h *Hub) namespaceToken(namespace string) (string, error) {
-	dir := h.cfg().Tokens
+// namespaceToken reads the hub token of the namespace; empty if it has none.
+func (c *call) namespaceToken() (string, error) {
+	dir, namespace := c.cfg.Tokens, c.access.namespace
 	if dir == "" || namespace != filepath.Base(namespace) || strings.HasPrefix(namespace, ".") {
 		return "", nil
 	}
@@ -73,14 +71,14 @@ func (h *Hub) namespaceToken(namespace string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// check returns nil if the hub lets a client read the files of a target's repository.
-func (h *Hub) check(ctx context.Context, a access, t target) error {
-	return h.rights.Check(ctx, a.credential, t.scope(), h.cfg().StaleIfError, func(ctx context.Context) error {
-		r, err := h.request(ctx, http.MethodGet, t.authCheck(), a.credential, nil)
+// check returns nil if the hub lets the client read the files of the target's repository.
+func (c *call) check() error {
+	return c.hub.rights.Check(c.Context(), c.access.credential, c.target.scope(), c.cfg.StaleIfError, func(ctx context.Context) error {
+		r, err := c.request(ctx, http.MethodGet, c.target.authCheck(), nil)
 		if err != nil {
 			return err
 		}
-		d, err := h.upstream.Document(r)
+		d, err := c.hub.o.Upstream.Document(r)
 		if err == nil {
 			_ = d.Close() // only its status matters
 		}

@@ -4,6 +4,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -18,13 +19,21 @@ import (
 	"github.com/kubeflow/datacache/objectcache/mirror/upstream"
 )
 
-// file answers GET and HEAD of a file.
+// file answers GET and HEAD of a file. Its metadata is the hub's answer to HEAD. That there is no such file is an answer that is kept too:
+// clients ask for many files that a repository may have.
 func (c *call) file() error {
-	d, err := c.metadata()
-	if c.from.IsForDocument() {
-		content.AnswerPeer(c.out, d, err)
-		return nil
+	q := c.query("file"+c.target.path, func(ctx context.Context) (upstream.Document, error) {
+		r, err := c.request(ctx, http.MethodHead, c.target.path, nil)
+		if err != nil {
+			return upstream.Document{}, err
+		}
+		r.Header.Set("Accept-Encoding", "identity")
+		return c.hub.o.Upstream.Document(r)
+	})
+	q.Keeps = func(refusal upstream.Document) bool {
+		return refusal.Status == http.StatusNotFound && refusal.Header.Get("X-Error-Code") == "EntryNotFound"
 	}
+	d, err := c.hub.o.Cache.Document(c.Context(), q)
 	if err != nil {
 		return err
 	}
@@ -33,85 +42,43 @@ func (c *call) file() error {
 	if !ok { // not a file that can be identified, or another repository's by a redirect
 		return c.proxy()
 	}
-	header := c.out.Header()
 	large := blob.Size > largest
-	c.hub.copyHeader(header, d.Header, c.base(), large)
-	header.Del("Location") // the bytes come from here
+	c.copyHeader(d.Header, large)
+	c.out.Header().Del("Location") // the bytes come from here
 	if large && c.Method == http.MethodHead {
-		c.hub.metrics.Large(Kind)
+		c.hub.o.Metrics.Large(Kind)
 	}
-	if err := c.hub.cache.Serve(c.out, c.Request, blob, &c.from); err != nil {
-		if !errors.Is(err, content.ErrCut) {
-			clear(header)
-		}
-		return err
-	}
-	return nil
-}
-
-// metadata returns the hub's answer to HEAD of the file. That there is no such file is an answer that is kept too: clients ask for many
-// files that a repository may have.
-func (c *call) metadata() (upstream.Document, error) {
-	h := c.hub
-	age := branchAge
-	if c.target.isFixed() {
-		age = content.Forever
-	}
-	return h.cache.Document(c.Context(), content.Query{
-		Kind: Kind, Bucket: h.cfg().Bucket, Key: "file" + c.target.path, MaxAge: age, StaleIfError: h.cfg().StaleIfError, Request: &c.from,
-		Fetch: func(ctx context.Context) (upstream.Document, error) {
-			r, err := h.request(ctx, http.MethodHead, c.target.path, c.access.credential, nil)
-			if err != nil {
-				return upstream.Document{}, err
-			}
-			r.Header.Set("Accept-Encoding", "identity")
-			return h.upstream.Document(r)
-		},
-		Keeps: func(refusal upstream.Document) bool {
-			return refusal.Status == http.StatusNotFound && refusal.Header.Get("X-Error-Code") == "EntryNotFound"
-		},
-	})
+	return c.hub.o.Cache.Serve(c.out, c.Request, blob, &c.from)
 }
 
 // blob returns the content that an answer to HEAD announces: the digest is in X-Linked-Etag or Etag, the SHA-256 of files in LFS and
 // the Git blob's name of others.
 func (c *call) blob(d upstream.Document) (content.Blob, bool) {
-	h := c.hub
-	etag := d.Header.Get("X-Linked-Etag")
-	if etag == "" {
-		etag = d.Header.Get("Etag")
-	}
+	etag := cmp.Or(d.Header.Get("X-Linked-Etag"), d.Header.Get("Etag"))
 	etag = strings.Trim(strings.TrimPrefix(etag, "W/"), `"`)
 	digest, ok := content.SHA256(etag)
 	if !ok {
 		digest, ok = content.GitBlob(etag)
 	}
-	length := d.Header.Get("X-Linked-Size")
-	if length == "" {
-		length = d.Header.Get("Content-Length")
-	}
-	size, err := strconv.ParseInt(length, 10, 64)
+	size, err := strconv.ParseInt(cmp.Or(d.Header.Get("X-Linked-Size"), d.Header.Get("Content-Length")), 10, 64)
 	at := d.Header.Get("X-Repo-Commit")
 	if !ok || err != nil || size < 0 || size > content.MaxSize || !commit.MatchString(at) {
 		return content.Blob{}, false
 	}
 	read := func(ctx context.Context, first, length int64) (io.ReadCloser, error) {
-		r, err := h.request(ctx, http.MethodGet, c.target.at(at), c.access.credential, nil)
+		r, err := c.request(ctx, http.MethodGet, c.target.at(at), nil)
 		if err != nil {
 			return nil, err
 		}
-		return h.upstream.Range(r, first, length, size)
+		return c.hub.o.Upstream.Range(r, first, length, size)
 	}
-	return content.Blob{Kind: Kind, Bucket: h.cfg().Bucket, Digest: digest, Size: size, Scope: c.target.scope(), Read: read}, true
+	return content.Blob{Kind: Kind, Bucket: c.cfg.Bucket, Digest: digest, Size: size, Scope: c.target.scope(), Read: read}, true
 }
 
 // fail answers a request after an error.
 func (c *call) fail(err error) {
-	if errors.Is(err, content.ErrCut) {
-		panic(http.ErrAbortHandler) // closes the connection, so that the client notices that the response is incomplete
-	}
-	if c.Context().Err() != nil {
-		return // the client has left
+	if content.Ended(c.Request, err) {
+		return
 	}
 	var refused *upstream.Refused
 	switch {
@@ -120,12 +87,12 @@ func (c *call) fail(err error) {
 	case errors.Is(err, identity.ErrTooMany):
 		c.refuse(http.StatusTooManyRequests, identity.ErrTooMany)
 	case errors.Is(err, rights.ErrUnreviewed):
-		c.hub.log.Warn("a token was not reviewed", "error", err)
+		c.hub.o.Log.Warn("a token was not reviewed", "error", err)
 		c.refuse(http.StatusServiceUnavailable, rights.ErrUnreviewed)
-	case errors.Is(err, content.ErrPoisoned):
-		content.FailPoisoned(c.out)
-	case errors.Is(err, budget.ErrFull):
-		c.refuse(http.StatusServiceUnavailable, budget.ErrFull)
+	case content.Fail(c.out, err):
+		if errors.Is(err, budget.ErrFull) {
+			c.hub.o.Metrics.Refuse(Kind)
+		}
 	case errors.As(err, &refused) && (!upstream.IsDown(err) || !c.isDownload()):
 		c.refused(refused)
 	case c.isDownload() && upstream.IsDown(err):
@@ -137,7 +104,7 @@ func (c *call) fail(err error) {
 		c.out.Header().Set("Retry-After", wait)
 		http.Error(c.out, "the hub fails: "+err.Error(), http.StatusTooManyRequests)
 	default:
-		c.hub.log.Warn("a request failed", "path", c.target.path, "error", err)
+		c.hub.o.Log.Warn("a request failed", "path", c.target.path, "error", err)
 		http.Error(c.out, "the hub fails: "+err.Error(), http.StatusServiceUnavailable)
 	}
 }
@@ -146,7 +113,7 @@ func (c *call) fail(err error) {
 func (c *call) isDownload() bool { return c.target.part == "resolve" && c.Method == http.MethodGet }
 
 func (c *call) refuse(status int, err error) {
-	c.hub.metrics.Refuse(Kind)
+	c.hub.o.Metrics.Refuse(Kind)
 	if status == http.StatusUnauthorized {
 		c.out.Header().Set("WWW-Authenticate", "Bearer")
 	} else {

@@ -57,27 +57,20 @@ type Options struct {
 
 // Hub is the mirror. Create it with New; it may be shared.
 type Hub struct {
-	cfg      func() Config
-	cache    *content.Cache
-	metrics  *content.Metrics
-	upstream *upstream.Client
-	rights   *rights.Rights
-	review   func(r *http.Request, token string) (identity.Identity, error)
-	log      *slog.Logger
+	o      Options
+	rights *rights.Rights
 }
 
 // New returns a Hub.
 func New(o Options) *Hub {
-	return &Hub{
-		cfg: o.Config, cache: o.Cache, metrics: o.Metrics, upstream: o.Upstream, review: o.Review, log: o.Log,
-		rights: rights.New(func() { o.Metrics.Stale(Kind) }),
-	}
+	return &Hub{o: o, rights: rights.New(func() { o.Metrics.Stale(Kind) })}
 }
 
 // call is a request being answered.
 type call struct {
 	*http.Request
 	hub    *Hub
+	cfg    Config
 	out    http.ResponseWriter
 	target target
 	access access
@@ -87,17 +80,17 @@ type call struct {
 
 // Serve answers a request below Prefix. fromPeer says that it came to the object caches' own port.
 func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, fromPeer bool) {
-	if h.cfg().Upstream == "" {
+	c := &call{Request: r, hub: h, cfg: h.o.Config(), out: w}
+	if c.cfg.Upstream == "" {
 		http.Error(w, "no hub is mirrored here", http.StatusNotFound)
 		return
 	}
-	t, ok := parse(strings.TrimPrefix(r.URL.EscapedPath(), Prefix))
-	if !ok {
+	var ok bool
+	if c.target, ok = parse(strings.TrimPrefix(r.URL.EscapedPath(), Prefix)); !ok {
 		http.Error(w, "the path has empty segments, dots or encoded separators", http.StatusBadRequest)
 		return
 	}
-	c := &call{Request: r, hub: h, out: w, target: t}
-	c.from = content.Request{Method: r.Method, Target: Prefix + t.path, Authorization: r.Header.Get("Authorization"), Header: http.Header{}}
+	c.from = content.Request{Method: r.Method, Target: Prefix + c.target.path, Authorization: r.Header.Get("Authorization"), Header: http.Header{}}
 	if r.Method == http.MethodHead {
 		c.from.Method = http.MethodGet // documents are sent between object caches in bodies
 	}
@@ -105,10 +98,10 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, fromPeer bool) {
 		c.from.Target += "?" + r.URL.RawQuery
 	}
 	if fromPeer {
-		c.from.FromPeer(r.Header)
+		c.from.FromPeer(w, r.Header)
 	}
 	var err error
-	if c.access, err = h.accessOf(r); err == nil {
+	if err = c.authenticate(); err == nil {
 		err = c.answer()
 	}
 	if err != nil {
@@ -125,7 +118,7 @@ func (c *call) answer() error {
 		}
 		isRead := c.Method == http.MethodGet || c.Method == http.MethodHead
 		if t.kind == "" && !isRead || t.kind != "" && !t.isReadable(c.Method) {
-			c.hub.metrics.Refuse(Kind)
+			c.hub.o.Metrics.Refuse(Kind)
 			http.Error(c.out, "a cluster's token reads repositories only: use a token of the hub for this", http.StatusForbidden)
 			return nil
 		}
@@ -137,10 +130,10 @@ func (c *call) answer() error {
 	if !isFile && !t.isDocument(c.Method) {
 		return c.proxy()
 	}
-	err := c.hub.check(c.Context(), c.access, t)
+	err := c.check()
 	var refused *upstream.Refused
 	if errors.As(err, &refused) && !upstream.IsDown(err) {
-		c.hub.metrics.Refuse(Kind)
+		c.hub.o.Metrics.Refuse(Kind)
 		return c.proxy() // for the hub's own answer to this request
 	}
 	if err != nil {
@@ -172,7 +165,7 @@ func (c *call) document() error {
 	}
 	key := "document/" + c.Method + c.target.path + "?" + query
 	if c.Method == http.MethodPost {
-		put, err := h.cache.Take(c.Context(), 3*maxBody)
+		put, err := h.o.Cache.Take(c.Context(), 3*maxBody)
 		if err != nil {
 			return err
 		}
@@ -187,25 +180,14 @@ func (c *call) document() error {
 		sum := sha256.Sum256([]byte(c.Header.Get("Content-Type") + "\n" + c.body))
 		key += "#" + hex.EncodeToString(sum[:])
 	}
-	age := branchAge
-	if c.target.isFixed() {
-		age = content.Forever
-	}
-	d, err := h.cache.Document(c.Context(), content.Query{
-		Kind: Kind, Bucket: h.cfg().Bucket, Key: key, MaxAge: age, StaleIfError: h.cfg().StaleIfError, Request: &c.from,
-		Fetch: func(ctx context.Context) (upstream.Document, error) {
-			r, err := h.request(ctx, c.Method, c.target.path+optional(query), c.access.credential, strings.NewReader(c.body))
-			if err != nil {
-				return upstream.Document{}, err
-			}
-			maps.Copy(r.Header, c.from.Header)
-			return h.upstream.Document(r)
-		},
-	})
-	if c.from.IsForDocument() {
-		content.AnswerPeer(c.out, d, err)
-		return nil
-	}
+	d, err := h.o.Cache.Document(c.Context(), c.query(key, func(ctx context.Context) (upstream.Document, error) {
+		r, err := c.request(ctx, c.Method, c.target.path+optional(query), strings.NewReader(c.body))
+		if err != nil {
+			return upstream.Document{}, err
+		}
+		maps.Copy(r.Header, c.from.Header)
+		return h.o.Upstream.Document(r)
+	}))
 	if errors.Is(err, content.ErrNotKept) {
 		return c.proxy()
 	}
@@ -213,6 +195,17 @@ func (c *call) document() error {
 		return err
 	}
 	return c.send(d)
+}
+
+// query returns the question for a document of the target.
+func (c *call) query(key string, fetch func(ctx context.Context) (upstream.Document, error)) content.Query {
+	q := content.Query{
+		Kind: Kind, Bucket: c.cfg.Bucket, Key: key, MaxAge: branchAge, StaleIfError: c.cfg.StaleIfError, Request: &c.from, Fetch: fetch,
+	}
+	if c.target.isFixed() {
+		q.MaxAge = content.Forever
+	}
+	return q
 }
 
 // optional is the query with its question mark, or nothing.
@@ -227,7 +220,7 @@ func optional(query string) string {
 func (c *call) send(d upstream.Document) error {
 	defer func() { _ = d.Close() }() // opened for reading: closing can't lose data
 	header := c.out.Header()
-	c.hub.copyHeader(header, d.Header, c.base(), false)
+	c.copyHeader(d.Header, false)
 	if d.Length >= 0 && !strings.HasPrefix(d.Header.Get("Content-Type"), "application/json") {
 		header.Set("Content-Length", strconv.FormatInt(d.Length, 10))
 	}
@@ -259,15 +252,7 @@ func (c *call) base() string {
 	return scheme + "://" + c.Host + Prefix
 }
 
-// request returns a request for the hub. target has the path and the query.
-func (h *Hub) request(ctx context.Context, method, target, credential string, body io.Reader) (*http.Request, error) {
-	r, err := http.NewRequestWithContext(ctx, method, h.cfg().Upstream+target, body)
-	if err != nil {
-		return nil, err
-	}
-	r.Header.Set("User-Agent", "datacache-mirror")
-	if credential != "" {
-		r.Header.Set("Authorization", credential)
-	}
-	return r, nil
+// request returns a request for the hub with the client's rights there. target has the path and the query.
+func (c *call) request(ctx context.Context, method, target string, body io.Reader) (*http.Request, error) {
+	return upstream.NewRequest(ctx, method, c.cfg.Upstream+target, c.access.credential, body)
 }

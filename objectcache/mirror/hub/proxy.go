@@ -22,7 +22,6 @@ var notPassedOn = []string{
 
 // proxy passes the request to the hub, with the client's rights there, and the hub's answer back. Nothing is kept.
 func (c *call) proxy() error {
-	h := c.hub
 	if c.from.IsHop() {
 		http.Error(c.out, "only documents and blocks are for other object caches", http.StatusForbidden)
 		return nil
@@ -34,7 +33,7 @@ func (c *call) proxy() error {
 	case c.ContentLength == 0:
 		body = nil
 	}
-	out, err := h.request(c.Context(), c.Method, strings.TrimPrefix(c.from.Target, Prefix), c.access.credential, body)
+	out, err := c.request(c.Context(), c.Method, strings.TrimPrefix(c.from.Target, Prefix), body)
 	if err != nil {
 		return err
 	}
@@ -44,14 +43,14 @@ func (c *call) proxy() error {
 			out.Header[name] = values
 		}
 	}
-	response, err := h.upstream.Do(out)
+	response, err := c.hub.o.Upstream.Do(out)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = response.Body.Close() }() // opened for reading: closing can't lose data
 	header := c.out.Header()
 	keepXet := isLarge(response.Header.Get("X-Linked-Size"))
-	h.copyHeader(header, response.Header, c.base(), keepXet)
+	c.copyHeader(response.Header, keepXet)
 	for _, name := range []string{"Accept-Ranges", "Content-Range", "Www-Authenticate"} {
 		header[name] = response.Header[name]
 	}

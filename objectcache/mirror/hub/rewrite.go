@@ -26,12 +26,13 @@ var passedBack = []string{
 // xetHash is the field of headers that makes clients read a file from Xet's servers.
 const xetHash = "X-Xet-Hash"
 
-// copyHeader copies the fields that clients may see. URLs of the hub become URLs of the mirror, base. Fields that lead to Xet are left
+// copyHeader copies the fields that clients may see. URLs of the hub become URLs of the mirror. Fields that lead to Xet are left
 // out, unless keepXet.
-func (h *Hub) copyHeader(to, from http.Header, base string, keepXet bool) {
+func (c *call) copyHeader(from http.Header, keepXet bool) {
+	to := c.out.Header()
 	for _, name := range passedBack {
 		for _, value := range from[name] {
-			value = strings.ReplaceAll(value, h.cfg().Upstream, base)
+			value = strings.ReplaceAll(value, c.cfg.Upstream, c.base())
 			if name == "Link" && !keepXet {
 				value = withoutXet(value)
 			}
@@ -59,8 +60,7 @@ func withoutXet(links string) string {
 // copyBody copies a body to a client. In JSON, URLs of the mirror take the place of the hub's, and the Xet hashes of files that clients can
 // download otherwise are left out.
 func (c *call) copyBody(header http.Header, body io.Reader) error {
-	h := c.hub
-	buf, err := h.cache.Buffer(c.Context())
+	buf, err := c.hub.o.Cache.Buffer(c.Context())
 	if err != nil {
 		return err
 	}
@@ -70,8 +70,8 @@ func (c *call) copyBody(header http.Header, body io.Reader) error {
 		_, err := io.CopyBuffer(struct{ io.Writer }{out}, body, buf.Bytes) // hides ReadFrom, which would ignore buf
 		return err
 	}
-	replaced := &replacer{to: bufio.NewWriterSize(out, rewriteBuffer), old: []byte(h.cfg().Upstream), new: []byte(c.base())}
-	stripped := &stripper{to: bufio.NewWriterSize(replaced, rewriteBuffer), large: func() { h.metrics.Large(Kind) }}
+	replaced := &replacer{to: bufio.NewWriterSize(out, rewriteBuffer), old: []byte(c.cfg.Upstream), new: []byte(c.base())}
+	stripped := &stripper{to: bufio.NewWriterSize(replaced, rewriteBuffer), large: func() { c.hub.o.Metrics.Large(Kind) }}
 	if _, err := io.CopyBuffer(stripped, body, buf.Bytes); err != nil {
 		return err
 	}

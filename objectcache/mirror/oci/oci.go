@@ -19,7 +19,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeflow/datacache/objectcache/budget"
 	"github.com/kubeflow/datacache/objectcache/mirror/content"
 	"github.com/kubeflow/datacache/objectcache/mirror/rights"
 	"github.com/kubeflow/datacache/objectcache/mirror/upstream"
@@ -112,7 +111,7 @@ func (g *Registry) Serve(w http.ResponseWriter, r *http.Request, fromPeer bool) 
 	}
 	c.from = c.request(c.target)
 	if fromPeer {
-		c.from.FromPeer(r.Header)
+		c.from.FromPeer(w, r.Header)
 	}
 	if err := c.answer(); err != nil {
 		c.fail(err)
@@ -127,6 +126,11 @@ func (c *call) request(t target) content.Request {
 	}
 }
 
+// query returns the question for a document that never changes, of another object cache's request or a client's.
+func (c *call) query(key string, from *content.Request, fetch func(ctx context.Context) (upstream.Document, error)) content.Query {
+	return content.Query{Kind: Kind, Bucket: c.cfg.Bucket, Key: key, MaxAge: content.Forever, Request: from, Fetch: fetch}
+}
+
 // scope names the repository, for rights.
 func (c *call) scope() string { return c.host + "/" + c.target.name }
 
@@ -135,21 +139,16 @@ func (c *call) upstreamRequest(ctx context.Context, method string, t target) (*h
 	if c.credentials.noToken {
 		return nil, errNoToken
 	}
-	r, err := http.NewRequestWithContext(ctx, method, c.upstream+t.path(), nil)
-	if err != nil {
-		return nil, err
+	r, err := upstream.NewRequest(ctx, method, c.upstream+t.path(), c.credentials.forward, nil)
+	if err == nil {
+		r.Header["Accept"] = c.Header["Accept"]
 	}
-	r.Header.Set("User-Agent", "datacache-mirror")
-	r.Header["Accept"] = c.Header["Accept"]
-	if c.credentials.forward != "" {
-		r.Header.Set("Authorization", c.credentials.forward)
-	}
-	return r, nil
+	return r, err
 }
 
-// head asks the registry for the header of a manifest or blob.
-func (c *call) head(ctx context.Context, t target) (upstream.Document, error) {
-	r, err := c.upstreamRequest(ctx, http.MethodHead, t)
+// head asks the registry for the header of the manifest or blob.
+func (c *call) head(ctx context.Context) (upstream.Document, error) {
+	r, err := c.upstreamRequest(ctx, http.MethodHead, c.target)
 	if err != nil {
 		return upstream.Document{}, err
 	}
@@ -159,7 +158,7 @@ func (c *call) head(ctx context.Context, t target) (upstream.Document, error) {
 // answer answers the request. After an error other than content.ErrCut, nothing was sent.
 func (c *call) answer() error {
 	err := c.registry.rights.Check(c.Context(), c.credentials.owner, c.scope(), c.cfg.StaleIfError, func(ctx context.Context) error {
-		d, err := c.head(ctx, c.target)
+		d, err := c.head(ctx)
 		if err == nil {
 			_ = d.Close() // an answer to HEAD has no body
 		}
@@ -182,14 +181,7 @@ func (c *call) answer() error {
 // blob answers with a blob. That the registry has it in this repository is a document of its own: a blob that came by another
 // repository is not served here before the registry said so.
 func (c *call) blob() error {
-	d, err := c.registry.o.Cache.Document(c.Context(), content.Query{
-		Kind: Kind, Bucket: c.cfg.Bucket, Key: "blob/" + c.scope() + "@" + c.target.reference, MaxAge: content.Forever, Request: &c.from,
-		Fetch: func(ctx context.Context) (upstream.Document, error) { return c.head(ctx, c.target) },
-	})
-	if c.from.IsForDocument() {
-		content.AnswerPeer(c.out, d, err)
-		return nil
-	}
+	d, err := c.registry.o.Cache.Document(c.Context(), c.query("blob/"+c.scope()+"@"+c.target.reference, &c.from, c.head))
 	if err != nil {
 		return err
 	}
@@ -209,13 +201,7 @@ func (c *call) blob() error {
 	header.Set("Content-Type", "application/octet-stream")
 	header.Set("Docker-Content-Digest", c.target.reference)
 	header.Set("Etag", `"`+c.target.reference+`"`)
-	if err := c.registry.o.Cache.Serve(c.out, c.Request, b, &c.from); err != nil {
-		if !errors.Is(err, content.ErrCut) {
-			clear(header)
-		}
-		return err
-	}
-	return nil
+	return c.registry.o.Cache.Serve(c.out, c.Request, b, &c.from)
 }
 
 // notFound is a refusal after which containerd asks the registry itself.
@@ -225,41 +211,33 @@ func notFound(why string) error {
 
 // manifest returns the manifest with a digest, which the caller closes.
 func (c *call) manifest(t target, from *content.Request) (upstream.Document, error) {
-	return c.registry.o.Cache.Document(c.Context(), content.Query{
-		Kind: Kind, Bucket: c.cfg.Bucket, Key: "manifest/" + c.scope() + "@" + t.reference, MaxAge: content.Forever, Request: from,
-		Digest: t.digest,
-		Fetch: func(ctx context.Context) (upstream.Document, error) {
-			r, err := c.upstreamRequest(ctx, http.MethodGet, t)
-			if err != nil {
-				return upstream.Document{}, err
-			}
-			d, err := c.registry.o.Upstream.Document(r)
-			if err != nil {
-				return upstream.Document{}, err
-			}
-			if d.Length > maxManifest {
-				_ = d.Close() // it is not read
-				return upstream.Document{}, notFound("the manifest is longer than any that is mirrored")
-			}
-			d.Header = http.Header{"Content-Type": d.Header["Content-Type"], "Docker-Content-Digest": {t.reference}}
-			return d, nil
-		},
+	q := c.query("manifest/"+c.scope()+"@"+t.reference, from, func(ctx context.Context) (upstream.Document, error) {
+		r, err := c.upstreamRequest(ctx, http.MethodGet, t)
+		if err != nil {
+			return upstream.Document{}, err
+		}
+		d, err := c.registry.o.Upstream.Document(r)
+		if err != nil {
+			return upstream.Document{}, err
+		}
+		if d.Length > maxManifest {
+			_ = d.Close() // it is not read
+			return upstream.Document{}, notFound("the manifest is longer than any that is mirrored")
+		}
+		d.Header = http.Header{"Content-Type": d.Header["Content-Type"], "Docker-Content-Digest": {t.reference}}
+		return d, nil
 	})
+	q.Digest = t.digest
+	return c.registry.o.Cache.Document(c.Context(), q)
 }
 
 // tag answers with the manifest that a tag names. The registry is asked for the tag's digest each time. The manifest is fetched for HEAD
 // too: containerd must get by GET whatever HEAD announced.
 func (c *call) tag() error {
 	accept := sha256.Sum256([]byte(c.Header.Get("Accept"))) // registries choose the manifest by it
-	d, err := c.registry.o.Cache.Document(c.Context(), content.Query{
-		Kind: Kind, Bucket: c.cfg.Bucket, Key: "tag/" + c.scope() + ":" + c.target.reference + "#" + hex.EncodeToString(accept[:]),
-		StaleIfError: c.cfg.StaleIfError, Request: &c.from,
-		Fetch: func(ctx context.Context) (upstream.Document, error) { return c.head(ctx, c.target) },
-	})
-	if c.from.IsForDocument() {
-		content.AnswerPeer(c.out, d, err)
-		return nil
-	}
+	q := c.query("tag/"+c.scope()+":"+c.target.reference+"#"+hex.EncodeToString(accept[:]), &c.from, c.head)
+	q.MaxAge, q.StaleIfError = 0, c.cfg.StaleIfError
+	d, err := c.registry.o.Cache.Document(c.Context(), q)
 	if err != nil {
 		return err
 	}
@@ -273,12 +251,8 @@ func (c *call) tag() error {
 	return c.send(d, err)
 }
 
-// send sends a manifest, to a client or another object cache.
+// send sends a manifest to a client.
 func (c *call) send(d upstream.Document, err error) error {
-	if c.from.IsForDocument() {
-		content.AnswerPeer(c.out, d, err)
-		return nil
-	}
 	if err != nil {
 		return err
 	}
@@ -298,11 +272,8 @@ func (c *call) send(d upstream.Document, err error) error {
 
 // fail answers a request after an error. containerd asks the registry itself after any error.
 func (c *call) fail(err error) {
-	if errors.Is(err, content.ErrCut) {
-		panic(http.ErrAbortHandler) // closes the connection, so that the client notices that the response is incomplete
-	}
-	if c.Context().Err() != nil {
-		return // the client has left
+	if content.Ended(c.Request, err) {
+		return
 	}
 	var refused *upstream.Refused
 	isRefused := errors.As(err, &refused)
@@ -313,9 +284,8 @@ func (c *call) fail(err error) {
 		// Clients send credentials only after a challenge. The registry may have accepted them before it failed.
 		c.out.Header().Set("WWW-Authenticate", c.challenge())
 		http.Error(c.out, "the registry fails, and wanted credentials before", http.StatusUnauthorized)
-	case errors.Is(err, content.ErrPoisoned):
-		content.FailPoisoned(c.out)
-	case errors.Is(err, content.ErrNotKept), errors.Is(err, budget.ErrFull):
+	case content.Fail(c.out, err):
+	case errors.Is(err, content.ErrNotKept):
 		http.Error(c.out, err.Error(), http.StatusServiceUnavailable)
 	case isRefused:
 		c.refuse(refused)

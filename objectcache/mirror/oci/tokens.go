@@ -192,11 +192,10 @@ func (c *call) askRealm(user, secret string) (map[string]any, error) {
 		}
 	}
 	u.RawQuery = query.Encode()
-	out, err := http.NewRequestWithContext(c.Context(), c.Method, u.String(), strings.NewReader(c.PostForm.Encode()))
+	out, err := upstream.NewRequest(c.Context(), c.Method, u.String(), "", strings.NewReader(c.PostForm.Encode()))
 	if err != nil {
 		return nil, err
 	}
-	out.Header.Set("User-Agent", "datacache-mirror")
 	if c.Method == http.MethodPost {
 		out.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	} else if secret != "" {
@@ -218,7 +217,7 @@ func (c *call) askRealm(user, secret string) (map[string]any, error) {
 func (c *call) realm(ctx context.Context) (realm, error) {
 	known, ok := c.registry.tokens.realms.Load(c.host)
 	if !ok {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.upstream+Prefix+"/", nil)
+		r, err := upstream.NewRequest(ctx, http.MethodGet, c.upstream+Prefix+"/", "", nil)
 		if err != nil {
 			return realm{}, err
 		}

@@ -77,6 +77,19 @@ func IsDown(err error) bool {
 	}
 }
 
+// NewRequest returns a request with credentials, the value of Authorization (empty: none).
+func NewRequest(ctx context.Context, method, url, credentials string, body io.Reader) (*http.Request, error) {
+	r, err := http.NewRequestWithContext(ctx, method, url, body)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("User-Agent", "datacache-mirror")
+	if credentials != "" {
+		r.Header.Set("Authorization", credentials)
+	}
+	return r, nil
+}
+
 // Client sends requests to upstream servers. Create it with New; it may be shared.
 type Client struct {
 	ranges    *http.Client // follows redirects to any host
