@@ -55,12 +55,12 @@ func snapshots(members []router.Member, cfg Config) (map[audience]*cache.Snapsho
 	made := map[audience]*cache.Snapshot{}
 	for who, resources := range map[audience]map[resource.Type][]types.Resource{
 		envoys: {
-			resource.ListenerType: {listenerOf(cfg)}, resource.RouteType: {routes()}, resource.ClusterType: {clusterOf(cfg.Objects)},
+			resource.ListenerType: {listenerOf(cfg)}, resource.RouteType: {&constant.envoyRoutes}, resource.ClusterType: {clusterOf(cfg.Objects)},
 			resource.EndpointType: {zoned},
 		},
 		// Without zones: grpc-go 1.83 divides a zone's weight by its number of members, and the C core 1.85 does not, so that their rings
 		// would differ. And without TLS: gRPC takes authorities only from its own configuration (gRFC A29).
-		grpcs: {resource.ListenerType: {grpcListener()}, resource.ClusterType: {clusterOf(nil)}, resource.EndpointType: {flat}},
+		grpcs: {resource.ListenerType: {&constant.grpcListener}, resource.ClusterType: {clusterOf(nil)}, resource.EndpointType: {flat}},
 	} {
 		if made[who], err = snapshotOf(resources); err != nil {
 			return nil, err
