@@ -170,7 +170,7 @@ func (f *serveFlags) run(ctx context.Context, log *slog.Logger) error {
 		Store: objects, Buckets: config.Get, BucketsRejected: config.Rejected, Reviewer: reviewer, Router: members, Grace: f.grace, Log: log,
 	})
 	opened, err := f.mirrors.start(ctx, group, mirror.Options{
-		Store: objects, Buckets: config.Get, Router: members, Objects: server, Grace: f.grace, Log: log,
+		Store: objects, Buckets: config.Get, Router: members, Objects: server, Log: log,
 	})
 	if err != nil {
 		return err

@@ -1,11 +1,12 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package byterange parses the Range header of HTTP requests.
+// Package byterange answers the Range header of HTTP requests.
 package byterange
 
 import (
 	"fmt"
+	"net/http"
 	"strconv"
 	"strings"
 )
@@ -16,9 +17,28 @@ type Range struct {
 	Partial       bool // the response is 206
 }
 
-// Header returns the response's Content-Range for an object of size bytes.
-func (r Range) Header(size int64) string {
-	return fmt.Sprintf("bytes %d-%d/%d", r.First, r.First+r.Length-1, size)
+// Of returns the range of an object of size bytes that a request asks for. If there is no such range, it has answered the request.
+func Of(w http.ResponseWriter, r *http.Request, size int64) (asked Range, ok bool) {
+	text := ""
+	if r.Method == http.MethodGet && r.Header.Get("If-Range") == "" {
+		text = r.Header.Get("Range")
+	}
+	if asked, ok = Parse(text, size); !ok {
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", size))
+		http.Error(w, fmt.Sprintf("the object has %d bytes", size), http.StatusRequestedRangeNotSatisfiable)
+	}
+	return asked, ok
+}
+
+// Header sets the fields of a response with the range of an object of size bytes, and returns its status.
+func (r Range) Header(header http.Header, size int64) (status int) {
+	header.Set("Accept-Ranges", "bytes")
+	header.Set("Content-Length", strconv.FormatInt(r.Length, 10))
+	if !r.Partial {
+		return http.StatusOK
+	}
+	header.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", r.First, r.First+r.Length-1, size))
+	return http.StatusPartialContent
 }
 
 func whole(size int64) Range { return Range{Length: size} }

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/ops"
-	"github.com/kubeflow/datacache/internal/webpage"
 	"github.com/kubeflow/datacache/objectcache/buckets"
 	"github.com/kubeflow/datacache/objectcache/mirror/content"
 	"github.com/kubeflow/datacache/objectcache/mirror/hub"
@@ -31,7 +29,6 @@ type Options struct {
 	Buckets func() buckets.Config // the current one
 	Router  *router.Router
 	Objects *serve.Server // Mirror registers a handler and metrics there
-	Grace   time.Duration // how long running requests may continue after the end of Serve's context
 	Log     *slog.Logger
 }
 
@@ -101,23 +98,7 @@ func (m *Mirror) serve(w http.ResponseWriter, r *http.Request, fromPeer bool) {
 	}
 }
 
-// Limits of a client's connection.
-const (
-	headerTimeout = 30 * time.Second
-	idleTimeout   = 2 * time.Minute
-	headerBytes   = 64 << 10
-)
-
-// Serve serves on the listener until ctx ends; running requests then have Options.Grace to finish. It closes the listener.
+// Serve serves on the listener until ctx ends; running requests then have the object cache's grace to finish. It closes the listener.
 func (m *Mirror) Serve(ctx context.Context, on net.Listener) error {
-	server := &http.Server{
-		Handler: webpage.NoSniff(m), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
-		ErrorLog: slog.NewLogLogger(m.o.Log.Handler(), slog.LevelDebug),
-	}
-	counted := m.o.Objects.Peers.Memory().Listen(on, headerBytes)
-	server.ConnState = counted.NoteState
-	if err := ops.ServeGracefully(ctx, server, counted, m.o.Grace); err != nil {
-		return fmt.Errorf("mirrors: %w", err)
-	}
-	return nil
+	return m.o.Objects.ServeMirrors(ctx, on, m)
 }

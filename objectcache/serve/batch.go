@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/kubeflow/datacache/objectcache/byterange"
 	"github.com/kubeflow/datacache/objectcache/router"
@@ -62,14 +61,14 @@ func (r *request) serveBatch() {
 		no.answer(r)
 		return
 	}
-	b := &batch{request: r, owners: make([]*ownerStream, len(keys)), began: time.Now()}
+	b := &batch{request: r, owners: make([]*ownerStream, len(keys))}
 	defer b.close()
 	if r.Header.Get(hopHeader) == "" {
 		b.askOwners(keys)
 	}
 	r.answer.Header().Set("Content-Type", "application/x-tar")
 	r.answer.WriteHeader(http.StatusOK)
-	b.out = bufio.NewWriterSize(b, batchBuffer)
+	b.out = bufio.NewWriterSize(r.server.limits.Writer(r.answer), batchBuffer)
 	b.tar = tar.NewWriter(b.out)
 	for i, key := range keys {
 		if err := b.add(i, key); err != nil {
@@ -122,23 +121,9 @@ type batch struct {
 	*request
 	owners  []*ownerStream // by key; nil: this node has it
 	streams []*ownerStream
-	began   time.Time
-	sent    int64
 	out     *bufio.Writer
 	tar     *tar.Writer
 	buf     []byte
-}
-
-// Write sends a part of the response, and extends the deadline according to the bytes sent.
-func (b *batch) Write(p []byte) (int, error) {
-	deadline := time.Now()
-	if slowest := b.began.Add(b.server.limits.bodyTime(b.sent)); slowest.After(deadline) {
-		deadline = slowest
-	}
-	_ = b.control.SetWriteDeadline(deadline.Add(b.server.limits.stall)) // fails only if the connection has no deadlines
-	n, err := b.answer.Write(p)
-	b.sent += int64(n)
-	return n, err
 }
 
 // add writes the tar entry of one key.

@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	"github.com/kubeflow/datacache/objectcache/router"
 	"github.com/kubeflow/datacache/objectcache/store"
@@ -66,7 +65,7 @@ func (r *request) forward(to router.Member) {
 		return
 	}
 	copyHeaders(r.answer.Header(), response.Header, passedBack)
-	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.bodyTime(max(response.ContentLength, 0))))
+	s.limits.Extend(r.answer, max(response.ContentLength, 0))
 	r.answer.WriteHeader(response.StatusCode)
 	_, _ = relay(r.answer.ResponseWriter, response.Body, buf.Bytes) // the client notices a body shorter than its Content-Length
 }

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/kubeflow/datacache/objectcache/identity"
 )
@@ -29,7 +28,7 @@ type request struct {
 
 // extendStall gives the client time to receive a short answer. The deadline that was set for the request may have expired.
 func (r *request) extendStall() {
-	_ = r.control.SetWriteDeadline(time.Now().Add(r.server.limits.stall)) // fails only if the connection has no deadlines
+	r.server.limits.Extend(r.answer, 0)
 }
 
 // ServeHTTP answers a request for an object. It parses the raw request target: keys may contain "//", ".." and escapes, which

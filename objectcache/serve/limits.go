@@ -8,26 +8,21 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/kubeflow/datacache/objectcache/pace"
 )
 
 // limits are the times after which a connection without progress is closed.
 type limits struct {
-	header time.Duration // for a request's header
-	idle   time.Duration // between requests
-	// A body of n bytes may take stall, plus one second per leastSpeed bytes.
-	stall      time.Duration
-	leastSpeed int64
+	header      time.Duration // for a request's header
+	idle        time.Duration // between requests
+	pace.Limits               // of bodies
 }
 
 // defaultLimits are the limits of New. Only tests use others.
-var defaultLimits = limits{header: 30 * time.Second, idle: 2 * time.Minute, stall: 30 * time.Second, leastSpeed: 1 << 20}
+var defaultLimits = limits{header: 30 * time.Second, idle: 2 * time.Minute, Limits: pace.Default}
 
-// bodyTime is how long a body of n bytes may take.
-func (l limits) bodyTime(n int64) time.Duration {
-	return l.stall + time.Duration(n/l.leastSpeed)*time.Second
-}
-
-// requestBody extends the connection's read deadline as the body arrives, to limits.bodyTime of the bytes received so far: a chunked
+// requestBody extends the connection's read deadline as the body arrives, to the time that limits give the bytes received so far: a chunked
 // body has no announced length. The deadline also covers a body that the handler does not read, which net/http reads and discards.
 type requestBody struct {
 	io.ReadCloser
@@ -58,7 +53,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 }
 
 func (b *requestBody) extend() {
-	_ = b.control.SetReadDeadline(b.began.Add(b.limits.bodyTime(b.received))) // fails only if the connection has no deadlines
+	_ = b.control.SetReadDeadline(b.began.Add(b.limits.Time(b.received))) // fails only if the connection has no deadlines
 }
 
 // Limits of a request's size.

@@ -18,13 +18,15 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kubeflow/datacache/objectcache/pace"
 )
 
 // never is a limit that is not reached during a test.
 const never = time.Hour
 
 // unlimited is a set of limits that are never reached; each test shortens one of them.
-var unlimited = limits{header: never, idle: never, stall: never, leastSpeed: math.MaxInt64}
+var unlimited = limits{header: never, idle: never, Limits: pace.Limits{Stall: never, LeastSpeed: math.MaxInt64}}
 
 // TestSilentClients has clients send something and then nothing more: the server must close the connection after the one limit that
 // the test case shortens.
@@ -36,7 +38,7 @@ func TestSilentClients(t *testing.T) {
 		put   = "PUT /v1/objects/open/x HTTP/1.1\r\nHost: cache\r\n"
 	)
 	header, idle, stall, answer := unlimited, unlimited, unlimited, unlimited
-	header.header, idle.idle, stall.stall, answer.stall = brief, brief, brief, long
+	header.header, idle.idle, stall.Stall, answer.Stall = brief, brief, brief, long
 	tests := []struct {
 		name   string
 		limits limits
@@ -62,7 +64,7 @@ func TestSilentClients(t *testing.T) {
 			m.holdsX(t)
 			began := time.Now()
 			got := listenTo(t, dial(t, m.address), test.text)
-			if limit := min(test.limits.header, test.limits.idle, test.limits.stall); time.Since(began) < limit {
+			if limit := min(test.limits.header, test.limits.idle, test.limits.Stall); time.Since(began) < limit {
 				t.Errorf("closed after %v, want no less than %v", time.Since(began), limit)
 			}
 			if !regexp.MustCompile("^" + test.want + "$").MatchString(got) {
@@ -108,7 +110,7 @@ func listenTo(t *testing.T, conn *net.TCPConn, text string) string {
 func TestABodyThatTakesLong(t *testing.T) {
 	t.Parallel()
 	l := unlimited
-	l.stall, l.leastSpeed = time.Second/2, 1
+	l.Stall, l.LeastSpeed = time.Second/2, 1
 	for name, test := range map[string]struct{ rest, want int }{"taken": {100, 201}, "too large": {2 << 20, 413}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -116,7 +118,7 @@ func TestABodyThatTakesLong(t *testing.T) {
 			chunk := func(n int) string { return fmt.Sprintf("%x\r\n%s\r\n", n, strings.Repeat("x", n)) }
 			const begin = 100 // in seconds
 			fmt.Fprintf(conn, "PUT /v1/objects/open/x HTTP/1.1\r\nHost: cache\r\n%s\r\nTransfer-Encoding: chunked\r\n\r\n%s", asA, chunk(begin))
-			time.Sleep(l.stall + l.stall/4)
+			time.Sleep(l.Stall + l.Stall/4)
 			go func() { fmt.Fprintf(conn, "%s0\r\n\r\n", chunk(test.rest)) }() // the server does not read all of it if it rejects the request
 			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil || response.StatusCode != test.want {
@@ -131,7 +133,7 @@ func TestAClientThatStopsReading(t *testing.T) {
 	t.Parallel()
 	s, dir := withLarge(t, never)
 	s.limits = unlimited
-	s.limits.stall = 250 * time.Millisecond
+	s.limits.Stall = 250 * time.Millisecond
 	address, accepted := serveOne(t, s)
 	conn := dial(t, address)
 	socket := socketOf(t, <-accepted)
@@ -143,8 +145,8 @@ func TestAClientThatStopsReading(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitNone(t, socket)
-	if took := time.Since(began); took < s.limits.stall {
-		t.Errorf("closed after %v, want no less than %v", took, s.limits.stall)
+	if took := time.Since(began); took < s.limits.Stall {
+		t.Errorf("closed after %v, want no less than %v", took, s.limits.Stall)
 	}
 	awaitNone(t, filepath.Join(dir, "objects"))
 	if n, err := io.Copy(io.Discard, conn); n >= large || err != nil && !errors.Is(err, syscall.ECONNRESET) {
@@ -157,7 +159,7 @@ func TestASlowReader(t *testing.T) {
 	t.Parallel()
 	s, _ := withLarge(t, never)
 	s.limits = unlimited
-	s.limits.stall, s.limits.leastSpeed = time.Millisecond, 1<<18
+	s.limits.Stall, s.limits.LeastSpeed = time.Millisecond, 1<<18
 	address, _ := serveOne(t, s)
 	conn := dial(t, address)
 	if _, err := io.WriteString(conn, plainGet+asA+"\r\n\r\n"); err != nil {
@@ -168,7 +170,7 @@ func TestASlowReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at := 0; at < large; at += large / 64 {
-		time.Sleep(5 * s.limits.stall)
+		time.Sleep(5 * s.limits.Stall)
 		if n, err := io.CopyN(io.Discard, response.Body, large/64); err != nil {
 			t.Fatalf("from byte %d on %d more, then %v", at, n, err)
 		}
@@ -179,7 +181,7 @@ func TestASlowReader(t *testing.T) {
 func serveOne(t *testing.T, s *Server) (address string, accepted <-chan net.Conn) {
 	t.Helper()
 	conns := make(chan net.Conn, 1)
-	server := s.newHTTP()
+	server := s.newHTTP(s)
 	server.ConnState = func(conn net.Conn, state http.ConnState) {
 		if state == http.StateNew {
 			conns <- conn

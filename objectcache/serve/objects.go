@@ -5,11 +5,9 @@ package serve
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -57,7 +55,7 @@ func (r *request) get() {
 
 // send sends an object, or the range of it that is asked for.
 func (r *request) send(object *store.Object) {
-	asked, ok := r.rangeOf(object.Size())
+	asked, ok := byterange.Of(r.answer, r.Request, object.Size())
 	if !ok {
 		return
 	}
@@ -76,32 +74,11 @@ func (r *request) send(object *store.Object) {
 	r.server.traffic.Sent(r.bucket, sent)
 }
 
-// rangeOf returns the range of an object of size bytes that is asked for. If there is no such range, it has answered the request.
-func (r *request) rangeOf(size int64) (byterange.Range, bool) {
-	var text string
-	if r.Method == http.MethodGet && r.Header.Get("If-Range") == "" {
-		text = r.Header.Get("Range")
-	}
-	asked, ok := byterange.Parse(text, size)
-	if !ok {
-		r.answer.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", size))
-		r.refuse(http.StatusRequestedRangeNotSatisfiable, fmt.Sprintf("the object has %d bytes", size))
-	}
-	return asked, ok
-}
-
 // begin sends the header of a response with a range of an object of size bytes.
 func (r *request) begin(asked byterange.Range, size int64) {
-	header := r.answer.Header()
-	header.Set("Content-Type", "application/octet-stream")
-	header.Set("Accept-Ranges", "bytes")
-	header.Set("Content-Length", strconv.FormatInt(asked.Length, 10))
-	status := http.StatusOK
-	if asked.Partial {
-		status = http.StatusPartialContent
-		header.Set("Content-Range", asked.Header(size))
-	}
-	_ = r.control.SetWriteDeadline(time.Now().Add(r.server.limits.bodyTime(asked.Length)))
+	r.answer.Header().Set("Content-Type", "application/octet-stream")
+	status := asked.Header(r.answer.Header(), size)
+	r.server.limits.Extend(r.answer, asked.Length)
 	r.answer.WriteHeader(status)
 }
 

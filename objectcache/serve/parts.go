@@ -140,7 +140,7 @@ func (r *request) sendParts(text []byte) {
 		r.miss()
 		return
 	}
-	asked, ok := r.rangeOf(p.Size)
+	asked, ok := byterange.Of(r.answer, r.Request, p.Size)
 	if !ok {
 		return
 	}

@@ -21,7 +21,7 @@ import (
 func (r *request) putParts() {
 	p := r.newParts()
 	fail := p.receive()
-	_ = r.control.SetWriteDeadline(time.Now().Add(removeTimeout + r.server.limits.stall)) // the deadline set for the request may have expired
+	_ = r.control.SetWriteDeadline(time.Now().Add(removeTimeout + r.server.limits.Stall)) // the deadline set for the request may have expired
 	if fail != nil {
 		p.remove()
 		fail()

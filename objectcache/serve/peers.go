@@ -64,7 +64,7 @@ func newPeers(cfg Config, l limits, t *Traffic) *Peers {
 			TLSClientConfig:       cfg.TLS.client(),
 			MaxIdleConnsPerHost:   64,
 			IdleConnTimeout:       l.idle * 3 / 4,
-			ResponseHeaderTimeout: l.stall,
+			ResponseHeaderTimeout: l.Stall,
 			DisableCompression:    true,
 			WriteBufferSize:       connectionBuffer,
 			ReadBufferSize:        connectionBuffer,

@@ -106,20 +106,32 @@ func (s *Server) Status() any {
 	return Status{Ready: ready, Reason: reason, Members: s.cfg.Router.Members(), Buckets: s.cfg.Store.Stats()}
 }
 
-// Serve serves on the listener until ctx ends; running requests then have Config.Grace to finish. It closes the listener.
+// Serve serves objects on the listener until ctx ends; running requests then have Config.Grace to finish. It closes the listener.
 func (s *Server) Serve(ctx context.Context, on net.Listener) error {
-	counted := s.cfg.Memory.Listen(on, headerBytes)
-	server := s.newHTTP()
-	server.ConnState = counted.NoteState
-	if err := ops.ServeGracefully(ctx, server, s.cfg.TLS.listener(counted), s.cfg.Grace); err != nil {
+	if err := s.serveHTTP(ctx, on, s, s.cfg.TLS); err != nil {
 		return fmt.Errorf("objects: %w", err)
 	}
 	return nil
 }
 
-func (s *Server) newHTTP() *http.Server {
+// ServeMirrors is Serve for a handler of clients of mirrors, who share the limits and the memory of clients of objects.
+func (s *Server) ServeMirrors(ctx context.Context, on net.Listener, handler http.Handler) error {
+	if err := s.serveHTTP(ctx, on, handler, nil); err != nil {
+		return fmt.Errorf("mirrors: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) serveHTTP(ctx context.Context, on net.Listener, handler http.Handler, secured *TLS) error {
+	counted := s.cfg.Memory.Listen(on, headerBytes)
+	server := s.newHTTP(handler)
+	server.ConnState = counted.NoteState
+	return ops.ServeGracefully(ctx, server, secured.listener(counted), s.cfg.Grace)
+}
+
+func (s *Server) newHTTP(handler http.Handler) *http.Server {
 	return &http.Server{
-		Handler: webpage.NoSniff(s), ReadHeaderTimeout: s.limits.header, IdleTimeout: s.limits.idle, MaxHeaderBytes: headerBytes,
+		Handler: webpage.NoSniff(handler), ReadHeaderTimeout: s.limits.header, IdleTimeout: s.limits.idle, MaxHeaderBytes: headerBytes,
 		DisableGeneralOptionsHandler: true, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 	}
 }

@@ -8,8 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
-	"time"
 
 	"github.com/kubeflow/datacache/objectcache/mirror/upstream"
 )
@@ -74,26 +72,4 @@ func (a answer) result() (upstream.Document, error) {
 		return upstream.Document{}, err
 	}
 	return a.Document, nil
-}
-
-// paced is a response whose client must receive it at leastSpeed.
-type paced struct {
-	http.ResponseWriter
-	began   time.Time
-	written int64
-}
-
-// Paced returns a writer of a response that fails when the client takes longer than stall and leastSpeed allow.
-func Paced(w http.ResponseWriter) io.Writer { return &paced{ResponseWriter: w, began: time.Now()} }
-
-// Write writes to the client.
-func (p *paced) Write(b []byte) (int, error) {
-	deadline := time.Now()
-	if slowest := p.began.Add(time.Duration(p.written/leastSpeed) * time.Second); slowest.After(deadline) {
-		deadline = slowest
-	}
-	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(deadline.Add(stall)) // fails only if the connection has no deadlines
-	n, err := p.ResponseWriter.Write(b)
-	p.written += int64(n)
-	return n, err
 }

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/kubeflow/datacache/objectcache/mirror/upstream"
+	"github.com/kubeflow/datacache/objectcache/pace"
 )
 
 // Blob is content whose digest and size upstream announced.
@@ -353,22 +354,10 @@ func (c *Cache) serveBlock(w http.ResponseWriter, r *http.Request, b Blob, block
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	extendDeadline(w, c.length(b, block))
+	pace.Default.Extend(w, c.length(b, block))
 	n, _ := io.Copy(w, body) // the other object cache notices a body shorter than its Content-Length
 	countSent(body, n)
 	return nil
-}
-
-const (
-	// A client may take stall for a block, plus one second per leastSpeed bytes.
-	stall      = 30 * time.Second
-	leastSpeed = 1 << 20
-)
-
-// extendDeadline gives the client time to receive the next n bytes.
-func extendDeadline(w http.ResponseWriter, n int64) {
-	deadline := time.Now().Add(stall + time.Duration(n/leastSpeed)*time.Second)
-	_ = http.NewResponseController(w).SetWriteDeadline(deadline) // fails only if the connection has no deadlines
 }
 
 // ErrCut says that a response broke off after its header was sent. The handler must close the connection (http.ErrAbortHandler).

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubeflow/datacache/objectcache/budget"
 	"github.com/kubeflow/datacache/objectcache/mirror/upstream"
+	"github.com/kubeflow/datacache/objectcache/pace"
 )
 
 // Forever is the age limit of documents that never change.
@@ -264,7 +265,7 @@ func answerPeer(w http.ResponseWriter, d upstream.Document, err error) {
 	if a.Length >= 0 {
 		w.Header().Set("Content-Length", strconv.FormatInt(int64(len(frame))+a.Length, 10))
 	}
-	out := Paced(w)
+	out := pace.Default.Writer(w)
 	if _, err = out.Write(frame); err == nil && a.Body != nil {
 		_, err = io.Copy(out, a.Body)
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
 	"hash"
 	"io"
 	"net/http"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/kubeflow/datacache/objectcache/budget"
 	"github.com/kubeflow/datacache/objectcache/byterange"
+	"github.com/kubeflow/datacache/objectcache/pace"
 )
 
 // readAhead is the number of blocks, with the one being sent, that a response has requested from their owners.
@@ -36,24 +36,11 @@ func (c *Cache) serve(w http.ResponseWriter, r *http.Request, b Blob, from *Requ
 	if block, ok := from.block(); ok {
 		return c.serveBlock(w, r, b, block, from)
 	}
-	var text string
-	if r.Method == http.MethodGet && r.Header.Get("If-Range") == "" {
-		text = r.Header.Get("Range")
-	}
-	asked, ok := byterange.Parse(text, b.Size)
-	header := w.Header()
-	header.Set("Accept-Ranges", "bytes")
+	asked, ok := byterange.Of(w, r, b.Size)
 	if !ok {
-		header.Set("Content-Range", fmt.Sprintf("bytes */%d", b.Size))
-		http.Error(w, fmt.Sprintf("the content has %d bytes", b.Size), http.StatusRequestedRangeNotSatisfiable)
 		return nil
 	}
-	header.Set("Content-Length", strconv.FormatInt(asked.Length, 10))
-	status := http.StatusOK
-	if asked.Partial {
-		status = http.StatusPartialContent
-		header.Set("Content-Range", asked.Header(b.Size))
-	}
+	status := asked.Header(w.Header(), b.Size)
 	if r.Method == http.MethodHead || asked.Length == 0 {
 		w.WriteHeader(status)
 		return nil
@@ -154,7 +141,7 @@ func (s *response) sendBlock(ctx context.Context, block int64) error {
 		s.out.WriteHeader(s.status)
 		s.started = true
 	}
-	extendDeadline(s.out, length)
+	pace.Default.Extend(s.out, length)
 	before := s.next
 	defer func() { countSent(body, s.next-before) }()
 	if s.check == nil {

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kubeflow/datacache/objectcache/mirror/content"
+	"github.com/kubeflow/datacache/objectcache/pace"
 )
 
 // largest is the size from which clients refuse plain downloads and use Xet, in bytes (huggingface_hub's MAX_HTTP_DOWNLOAD_SIZE).
@@ -65,7 +65,7 @@ func (c *call) copyBody(header http.Header, body io.Reader) error {
 		return err
 	}
 	defer buf.Free()
-	out := content.Paced(c.out)
+	out := pace.Default.Writer(c.out)
 	if !strings.HasPrefix(header.Get("Content-Type"), "application/json") {
 		_, err := io.CopyBuffer(struct{ io.Writer }{out}, body, buf.Bytes) // hides ReadFrom, which would ignore buf
 		return err

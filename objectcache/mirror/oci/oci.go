@@ -22,6 +22,7 @@ import (
 	"github.com/kubeflow/datacache/objectcache/mirror/content"
 	"github.com/kubeflow/datacache/objectcache/mirror/rights"
 	"github.com/kubeflow/datacache/objectcache/mirror/upstream"
+	"github.com/kubeflow/datacache/objectcache/pace"
 )
 
 const (
@@ -265,7 +266,7 @@ func (c *call) send(d upstream.Document, err error) error {
 	}
 	c.out.WriteHeader(http.StatusOK)
 	if c.Method == http.MethodGet {
-		_, _ = io.Copy(content.Paced(c.out), d.Body) // the client notices a body shorter than its Content-Length
+		_, _ = io.Copy(pace.Default.Writer(c.out), d.Body) // the client notices a body shorter than its Content-Length
 	}
 	return nil
 }
