@@ -27,9 +27,10 @@ func TestVersion(t *testing.T) {
 	}
 	number := strings.TrimPrefix(version, "v")
 	for name, want := range map[string]string{
-		"charts/datacache/Chart.yaml": "\nversion: " + number + "\nappVersion: " + number + "\n",
-		"python/pyproject.toml":       "\nversion = \"" + strings.ReplaceAll(number, "-rc.", "rc") + "\"\n",
-		"CHANGELOG.md":                "\n## " + version + "\n",
+		"charts/datacache/Chart.yaml":  "\nversion: " + number + "\nappVersion: " + number + "\n",
+		"python/server/pyproject.toml": "\nversion = \"" + strings.ReplaceAll(number, "-rc.", "rc") + "\"\n",
+		"python/pyproject.toml":        "\nversion = \"" + strings.ReplaceAll(number, "-rc.", "rc") + "\"\n",
+		"CHANGELOG.md":                 "\n## " + version + "\n",
 	} {
 		if !strings.Contains(read(name), want) {
 			t.Errorf("%s lacks %q: run 'make release-version NEW=%s'", name, want, version)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import venv
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,16 @@ def _served(program: Path, metadata: str, folder: Path) -> Iterator[str]:
         server.wait(30)
 
 
+def _installed(option: Any, folder: Path, wheel: str) -> Path:
+    """A Python of its own, with the released wheel."""
+    (found,) = Path(option("--wheels")).glob(wheel)
+    clean = folder / "clean"
+    venv.create(clean, with_pip=False, symlinks=True)
+    python = clean / "bin/python"
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", found)
+    return python
+
+
 READ = """
 import sys
 from kubeflow_datacache import DataCache, __version__
@@ -178,11 +189,7 @@ print(__version__, ids == list(range(1000)))
 def test_the_wheel_reads_from_the_released_cacheserver(
     option: Any, programs: dict[str, Path], version: str, tmp_path: Path
 ) -> None:
-    (wheel,) = Path(option("--wheels")).glob("*.whl")
-    clean = tmp_path / "clean"
-    venv.create(clean, with_pip=False, symlinks=True)
-    python = clean / "bin/python"
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel)
+    python = _installed(option, tmp_path, "kubeflow_datacache-*.whl")
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     (site / "requirements.pth").write_text(
         run(sys.executable, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
@@ -196,3 +203,17 @@ def test_the_wheel_reads_from_the_released_cacheserver(
             version.removeprefix("v").replace("-rc.", "rc"),
             "True",
         ]
+
+
+def test_the_wheel_of_the_server_has_the_released_program(
+    option: Any, programs: dict[str, Path], version: str, tmp_path: Path
+) -> None:
+    processor = {"amd64": "x86_64", "arm64": "aarch64"}
+    (other,) = processor.keys() - {here()}
+    python = _installed(option, tmp_path, f"kubeflow_datacache_server-*{processor[here()]}*.whl")
+    program = Path(run(python, "-c", "import kubeflow_datacache_server as s; print(s.CACHESERVER)").strip())
+    assert program.read_bytes() == programs[f"cacheserver/{here()}"].read_bytes()
+    assert version in run(python.with_name("cacheserver"), "version")
+    (wheel,) = Path(option("--wheels")).glob(f"kubeflow_datacache_server-*{processor[other]}*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read("kubeflow_datacache_server/cacheserver") == programs[f"cacheserver/{other}"].read_bytes()
