@@ -3,7 +3,7 @@
 """One rank of a training with Lightning, Accelerate or Hugging Face's Trainer, written as users would.
 
 It trains two epochs, then resumes in a new trainer from a checkpoint after three steps of the first epoch, and writes
-the row ids of all steps of both trainings as JSON.
+the row ids of all steps of both trainings as JSON. After each epoch it evaluates, with the ids of the rows below 40.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
-from kubeflow_datacache import DataCache
+from kubeflow_datacache import DataCache, World
 from kubeflow_datacache.torch import StreamingDataLoader, StreamingDataset
 
 EPOCHS, SAVED = 2, 3  # SAVED: number of steps before the checkpoint
@@ -31,11 +32,27 @@ class Model(torch.nn.Module):
         super().__init__()
         self.line = torch.nn.Linear(1, 1)
         self.seen: Steps = []
+        self.evaluated: list[int] = []
 
-    def forward(self, id: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(self, id: torch.Tensor, return_loss: bool = True) -> dict[str, torch.Tensor]:
         """A loss so small that the weights hardly change."""
-        self.seen.append(id.tolist())
+        if self.training:
+            self.seen.append(id.tolist())
+        else:
+            self.evaluated += id.tolist()
         return {"loss": 1e-9 * self.line(id.float().unsqueeze(1)).sum()}
+
+
+def evaluation(dataset: Any) -> Any:
+    """A dataset of the rows below 40, in their order."""
+    return dataset(filter="id < 40", shuffle=False, global_batch_size=8)
+
+
+def check(evaluated: list[int], rounds: int) -> None:
+    """Asserts that each evaluation of this rank read its rows of all steps, in order."""
+    world = World.detect()
+    share = [i for i in range(40) if 8 // world.size * world.rank <= i % 8 < 8 // world.size * (world.rank + 1)]
+    assert evaluated == share * rounds, evaluated
 
 
 def lightning(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]:
@@ -50,6 +67,9 @@ def lightning(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]:
         def training_step(self, batch: Any, index: int) -> Any:
             return self.model(batch["id"])["loss"]
 
+        def validation_step(self, batch: Any, index: int) -> None:
+            self.model(batch["id"])
+
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
@@ -63,7 +83,11 @@ def lightning(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]:
         )  # fmt: skip
         module = Module()
         loader = StreamingDataLoader(dataset(), num_workers=workers)
-        trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=False)
+        validation = StreamingDataLoader(evaluation(dataset), num_workers=workers, restart=True)
+        trainer.fit(module, loader, validation, ckpt_path=checkpoint, weights_only=False)
+        if checkpoint is None:
+            sanity = trainer.num_sanity_val_steps * 8 // world
+            check(module.model.evaluated[sanity:], EPOCHS)
         return module.model.seen
 
     return fit(None), fit(folder / f"step={SAVED}.ckpt")
@@ -75,13 +99,14 @@ def accelerate(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]:
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
 
-    def fit(state: dict[str, Any] | None) -> tuple[Steps, dict[str, Any]]:
-        model, seen, saved = Model(), [], {}
+    def fit(resumed: bool) -> Steps:
+        model, seen = Model(), []
         loader = StreamingDataLoader(dataset(), num_workers=workers)
-        if state is not None:
-            loader.load_state_dict(state)
-        noted = model.seen
-        model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+        validation = StreamingDataLoader(evaluation(dataset), num_workers=workers, restart=True)
+        own, optimizer = model, torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer, loader, validation = accelerator.prepare(model, optimizer, loader, validation)
+        if resumed:
+            accelerator.load_state(str(folder))
         for _ in range(EPOCHS):
             for batch in loader:
                 with accelerator.accumulate(model):
@@ -89,13 +114,29 @@ def accelerate(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]:
                     optimizer.step()
                     optimizer.zero_grad()
                 seen.append(accelerator.sync_gradients)
-                if len(seen) == SAVED:
-                    saved = loader.state_dict()
+                if len(seen) == SAVED and not resumed:
+                    accelerator.save_state(str(folder))
+            model.eval()
+            for batch in validation:
+                model(batch["id"])
+            model.train()
             assert accelerator.sync_gradients, "the last step of an epoch is one of the optimizer"
-        return noted, saved
+        check(own.evaluated, EPOCHS)
+        accelerator.free_memory()
+        return own.seen
 
-    whole, saved = fit(None)
-    return whole, fit(saved)[0]
+    for dispatch in (False, None):
+        divided = DataLoader(dataset(), batch_size=None)
+        try:
+            accelerator.dataloader_config.dispatch_batches = dispatch
+            divided = accelerator.prepare(divided)
+            read = [i for batch in divided for i in batch["id"].tolist()] if accelerator.is_main_process else []
+            assert accelerator.num_processes == 1 or not read, f"the rows of a rank are divided again: {len(read)}"
+        except TypeError as error:
+            if "StreamingDataLoader" not in str(error):
+                raise
+    accelerator.free_memory()  # load_state counts loaders in the order in which they were prepared
+    return fit(resumed=False), fit(resumed=True)
 
 
 def huggingface(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]:
@@ -106,14 +147,18 @@ def huggingface(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]
 
     arguments = TrainingArguments(
         output_dir=str(folder), num_train_epochs=EPOCHS, save_steps=SAVED, use_cpu=True, report_to=[],
-        disable_tqdm=True, dataloader_num_workers=workers, ddp_backend="gloo" if "RANK" in os.environ else None,
+        disable_tqdm=True, eval_strategy="epoch",
+        dataloader_num_workers=workers, ddp_backend="gloo" if "RANK" in os.environ else None,
     )  # fmt: skip
 
     def fit(checkpoint: Path | None) -> Steps:
-        model = Model()
-        CacheTrainer(model=model, args=arguments, train_dataset=dataset()).train(
-            resume_from_checkpoint=None if checkpoint is None else str(checkpoint)
-        )
+        model, held = Model(), evaluation(dataset)
+        trainer = CacheTrainer(model=model, args=arguments, train_dataset=dataset(), eval_dataset=held)
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        check(model.evaluated, EPOCHS)
+        metrics = trainer.evaluate()
+        assert metrics["eval_loss"] < 1
+        assert trainer.predict(held).metrics["test_loss"] == metrics["eval_loss"]
         return model.seen
 
     return fit(None), fit(folder / f"checkpoint-{SAVED}")
@@ -123,7 +168,12 @@ def main() -> None:
     """Runs the training that the command line describes."""
     endpoint, options, kind, folder, workers = json.loads(sys.argv[1])
     cache = DataCache(endpoint, retry_seconds=60)
-    whole, rest = globals()[kind](lambda: StreamingDataset(cache, **options, columns=["id"]), Path(folder), workers)
+
+    def dataset(**own: Any) -> StreamingDataset:
+        given: dict[str, Any] = {**options, "columns": ["id"], **own}
+        return StreamingDataset(cache, **given)
+
+    whole, rest = globals()[kind](dataset, Path(folder), workers)
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     (Path(folder) / f"read-{rank}.json").write_text(json.dumps([whole, rest]))
     if torch.distributed.is_initialized():

@@ -94,7 +94,7 @@ def test_what_is_no_selection(cache: DataCache) -> None:
         (TypeError, lambda: cache.select(split=0.9), "split = 0.9: want Split"),  # pyright: ignore[reportArgumentType]
         (ValueError, lambda: Split(of=10, start=5, stop=11), "stop = 11: want 0 <= start <= stop <= of = 10"),
         (ValueError, lambda: Split(of=0, start=0, stop=0), "of = 0: want at least 1 and less than 2^62"),
-        (ValueError, lambda: Split(of=2, start=0, stop=1, seed=-1), "seed = -1: want 0 <= seed < 2^64"),
+        (ValueError, lambda: Split(of=2, start=0, stop=1, seed=-1), "seed = -1: want at least 0 and less than 2^64"),
         (ValueError, lambda: mix({"a": (cache, 1)}, global_batch_size=4, filter=EVEN), "select the rows of each part"),
     ]
     for kind, call, message in refused:

@@ -39,6 +39,17 @@ def test_any_number_of_workers_gives_the_same_epochs(endpoint: str) -> None:
         assert done.epochs == want, job
 
 
+def test_epochs_follow_each_other(endpoint: str) -> None:
+    """Without set_epoch, in torch's own loader and torchdata's."""
+    jobs = [
+        Job(kind=kind, dataset=OPTIONS, workers=workers, persistent=persistent, epochs=(None, None, 7, None))
+        for kind in KINDS
+        for workers, persistent in ((0, False), (3, False), (3, True))
+    ]
+    for job, done in zip(jobs, train(endpoint, jobs), strict=True):
+        assert done.epochs == [steps_of(OPTIONS, epoch) for epoch in (0, 1, 7, 8)], job
+
+
 def test_workers_that_share_nothing_with_a_connected_process(endpoint: str) -> None:
     # Uses forkserver, our default: len() connects this process, after which a fork would not work.
     jobs = [

@@ -238,3 +238,21 @@ def test_stats_of_a_loader(cache: DataCache, peer: Peer) -> None:
     assert stats.bytes > given * 8
     assert stats.wall > 0
     assert min(stats.seconds.values()) >= 0
+
+
+def test_epochs_follow_each_other_in_torchs_own_loader(cache: DataCache) -> None:
+    dataset = StreamingDataset(cache, global_batch_size=9, seed=4)
+    loader = DataLoader(dataset, batch_size=None)
+    want = [
+        [step.rows for step in Oracle(rows=100, seed=4, epoch=epoch, global_batch=9, tail="drop").share()]
+        for epoch in range(4)
+    ]
+    for epoch in range(2):
+        assert [batch["id"].tolist() for batch in loader] == want[epoch]
+    dataset.set_epoch(0)
+    assert [batch["id"].tolist() for batch in loader] == want[0], "an epoch that is set is read"
+    next(iter(loader))
+    assert [batch["id"].tolist() for batch in loader] == want[1], "an epoch that was not read to its end"
+    dataset.load_state_dict(cache.loader(global_batch_size=9, seed=4).state_dict() | {"epoch": 2, "next_step": 5})
+    assert [batch["id"].tolist() for batch in loader] == want[2][5:]
+    assert [batch["id"].tolist() for batch in loader] == want[3]

@@ -31,6 +31,9 @@ class Module(lightning.LightningModule):
     def training_step(self, batch, index):
         return self.model(**batch)["loss"]
 
+    def validation_step(self, batch, index):
+        self.model(**batch)
+
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 

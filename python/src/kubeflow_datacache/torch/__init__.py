@@ -5,13 +5,14 @@
 from kubeflow_datacache import DataCache
 from kubeflow_datacache.torch import StreamingDataLoader, StreamingDataset
 
-cache = DataCache.from_env()
-loader = StreamingDataLoader(StreamingDataset(cache, global_batch_size=1024, seed=7), num_workers=2)
-for epoch in range(3):
-    loader.set_epoch(epoch)
-    for batch in loader:  # TensorBatch: a dict of tensors
-        train(batch["content"], batch["label"])
-state = loader.state_dict()
+if __name__ == "__main__":  # workers import the script
+    cache = DataCache.from_env()
+    loader = StreamingDataLoader(StreamingDataset(cache, global_batch_size=1024, seed=7), num_workers=2)
+    for epoch in range(3):
+        loader.set_epoch(epoch)
+        for batch in loader:  # TensorBatch: a dict of tensors
+            train(batch["content"], batch["label"])
+    state = loader.state_dict()
 """
 
 from kubeflow_datacache.extras import needs

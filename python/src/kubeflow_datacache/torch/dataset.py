@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher  # pyright: ignore[reportPrivateUsage]
 
@@ -25,6 +26,8 @@ from kubeflow_datacache.torch.shared_value import SharedValue
 from kubeflow_datacache.torch.torchdata_state import MARK, loader_state_of
 from kubeflow_datacache.world import World
 
+_MOST_WORKERS: Final = 1024
+
 
 class StreamingDataset(IterableDataset[Any]):
     """This rank's batches of an epoch of a cache or a Mixture, as TensorBatch or as the transform's results.
@@ -33,9 +36,9 @@ class StreamingDataset(IterableDataset[Any]):
     DataLoader or torchdata's StatefulDataLoader and batch_size=None, as it returns whole batches. Any number of workers
     gives the same batches in the same order: worker w of M reads every M-th step, and the workers share prefetch_bytes.
 
-    An iteration begins at the position of the last set_epoch or load_state_dict, also in persistent workers. As with
-    torch's DistributedSampler, call set_epoch before each epoch: a dataset read by workers does not know how far the
-    training has come. StreamingDataLoader knows, and moves on by itself.
+    An iteration begins at the position of the last set_epoch or load_state_dict, also in persistent workers. After one
+    that was read to its end, the next iteration begins the next epoch; after one that was not, the same epoch again, as
+    a dataset read by workers does not know how far the training has come. StreamingDataLoader knows, and goes on.
 
     Connects in the process that iterates. A main process that only passes the dataset to workers does not connect, so
     workers may be forked; len() connects, and workers cannot be forked after that. Picklable. The world is detected
@@ -49,8 +52,11 @@ class StreamingDataset(IterableDataset[Any]):
                 raise TypeError(f"{name} is no parameter of a StreamingDataset: the DataLoader says which worker reads")
         self._cache, self._options = cache, check_options(options)
         self._position = SharedValue(_at_begin(0))
+        # by worker, the epoch after the last that it read to its end since the position was set
+        self._next_epochs = torch.zeros(_MOST_WORKERS, dtype=torch.int64).share_memory_()
 
     def __iter__(self) -> WorkerIterator:
+        _refuse_division()
         fetcher = sys._getframe(1).f_locals.get("self")  # pyright: ignore[reportPrivateUsage] - the iterating object
         if isinstance(fetcher, _IterableDatasetFetcher) and fetcher.auto_collation:
             raise TypeError(
@@ -58,13 +64,19 @@ class StreamingDataset(IterableDataset[Any]):
                 " StreamingDataLoader(dataset), or DataLoader(dataset, batch_size=None); batch sizes follow from the"
                 " dataset's global_batch_size"
             )
-        return WorkerIterator(self)
+        return WorkerIterator(self, follow=True)
 
     def __len__(self) -> int:
         """The number of steps in an epoch; the same for every rank and number of workers."""
-        return self.open().steps
+        return self.open(0, 1, self.position()).steps
+
+    @property
+    def generator(self) -> None:
+        """None. Accelerate asks for it before it divides the rows among ranks, which raises TypeError."""
+        _refuse_division()
 
     def __getstate__(self) -> dict[str, Any]:
+        _refuse_division()
         return {**self.__dict__, "_options": {**self._options, "world": self._options["world"] or World.detect()}}
 
     @property
@@ -80,10 +92,11 @@ class StreamingDataset(IterableDataset[Any]):
         epoch = check_int("epoch", epoch, 0, 1 << 64)
         position = self._position.get()
         if not (position["resumed"] and position["epoch"] == epoch):
-            self._position.set(_at_begin(epoch))
+            position = _at_begin(epoch)
         elif position["complete"]:
-            self._position.set({**position, "complete": False})
+            position["complete"] = False
             warn_nothing_left(epoch)
+        self._move(position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Moves to a saved position. The state may come from any rank, world size and number of workers.
@@ -94,28 +107,42 @@ class StreamingDataset(IterableDataset[Any]):
         """
         check_state(state)
         saved = rescaled(loader_state_of(state), self._options["global_batch_size"])
-        self._position.set(
-            {"epoch": saved.get("epoch"), "state": saved, "resumed": True, "complete": is_complete(saved)}
+        self._move(
+            {**_at_begin(saved.get("epoch", 0)), "state": saved, "resumed": True, "complete": is_complete(saved)}
         )
 
-    def seek(self, epoch: int, state: Mapping[str, Any] | None = None) -> None:
-        """Moves to the start of an epoch, or to the position of a state of this dataset."""
-        self._position.set({**_at_begin(epoch), "state": state})
+    def seek(self, epoch: int, state: Mapping[str, Any] | None = None, *, blanks: int = 0) -> None:
+        """Moves to the start of an epoch, or to the position of a state of this dataset.
 
-    def position(self) -> dict[str, Any]:
+        blanks: how many items, None, the next iteration of a DataLoader returns first, for a framework that drops them
+        to get to its place.
+        """
+        self._move({**_at_begin(epoch), "state": state, "blanks": blanks})
+
+    def position(self, workers: int = 0) -> dict[str, Any]:
         """The position at which the next iteration begins: the epoch, and a loader state with the step (None: the first
-        step)."""
+        step). workers: those whose epochs follow each other."""
         position = self._position.get()
+        if workers and (following := int(self._next_epochs[:workers].min())):
+            return _at_begin(following)
         return (
             {**_at_begin(position["epoch"] + 1), "resumed": position["resumed"]} if position["complete"] else position
         )
 
-    def open(self, worker: int = 0, workers: int = 1) -> Loader:
-        """Creates a loader at the next iteration's position, for the steps s with s mod workers = worker."""
+    def ended(self, worker: int, epoch: int) -> None:
+        """Records that a worker read an epoch to its end."""
+        if worker < _MOST_WORKERS:
+            self._next_epochs[worker] = epoch + 1
+
+    def _move(self, position: dict[str, Any]) -> None:
+        self._position.set(position)
+        self._next_epochs.zero_()
+
+    def open(self, worker: int, workers: int, position: Mapping[str, Any]) -> Loader:
+        """Creates a loader at a position, for the steps s with s mod workers = worker."""
         own = dict(self._options)
         own.update(worker=worker, workers=workers, prefetch_bytes=max(1, own["prefetch_bytes"] // workers))
         loader = self._cache.loader(**own)
-        position = self.position()
         if position["state"] is None:
             loader.set_epoch(position["epoch"])
         else:
@@ -127,24 +154,33 @@ class WorkerIterator:
     """Iterates over one worker's steps. Has a state of its own, for torchdata's StatefulDataLoader.
 
     DataLoader always asks worker 0 first. So worker w reads every M-th step, starting w steps after the iteration's
-    first.
+    first. follow: whether the iteration after one that was read to its end reads the next epoch.
     """
 
-    def __init__(self, dataset: StreamingDataset) -> None:
+    def __init__(self, dataset: StreamingDataset, *, follow: bool = False) -> None:
         info = get_worker_info()
         self.worker, self.workers = (0, 1) if info is None else (info.id, info.num_workers)
         self._dataset = dataset
-        self._share = (self.worker + first_step(dataset.position())) % self.workers
-        self.loader = dataset.open(self._share, self.workers)
+        position = dataset.position(self.workers if follow else 0)
+        blanks = position["blanks"]
+        self._blanks = len(range(self.worker, blanks, self.workers))
+        self._share = (self.worker + first_step(position) - blanks) % self.workers
+        self.loader = dataset.open(self._share, self.workers, position)
         self._batches: Iterator[Batch] | None = None
 
     def __iter__(self) -> WorkerIterator:
         return self
 
     def __next__(self) -> Any:
+        if self._blanks:
+            self._blanks -= 1
+            return None
         if self._batches is None:
             self._batches = iter(self.loader)
-        return item_of(next(self._batches), pads=self._dataset.pads)
+        if (batch := next(self._batches, None)) is None:
+            self._dataset.ended(self.worker, self.loader.epoch)
+            raise StopIteration
+        return item_of(batch, pads=self._dataset.pads)
 
     @property
     def share(self) -> Share:
@@ -165,13 +201,29 @@ class WorkerIterator:
             )
         self.loader.close()
         self._share = state["share"]
-        self.loader = self._dataset.open(self._share, self.workers)
+        self.loader = self._dataset.open(self._share, self.workers, self._dataset.position())
         self.loader.seek(state[MARK])
         self._batches = None
 
 
 def _at_begin(epoch: int) -> dict[str, Any]:
-    return {"epoch": epoch, "state": None, "resumed": False, "complete": False}
+    return {"epoch": epoch, "state": None, "resumed": False, "complete": False, "blanks": 0}
+
+
+def _refuse_division() -> None:
+    """Raises TypeError if called by Accelerate's code that divides a dataset's rows among ranks once more."""
+    frame = sys._getframe(1) if "accelerate.data_loader" in sys.modules else None  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "accelerate.data_loader":
+            own = type(frame.f_locals.get("self")).__name__
+            if frame.f_code.co_name == "prepare_data_loader" or own in ("DataLoaderDispatcher", "IterableDatasetShard"):
+                if World.detect().size > 1:
+                    raise TypeError(
+                        "a StreamingDataset gives each rank its own rows, and Accelerate would divide them among the"
+                        " ranks once more: give prepare() a StreamingDataLoader(dataset) in place of a DataLoader"
+                    )
+                return
+        frame = frame.f_back
 
 
 def first_step(position: Mapping[str, Any]) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Never
 import torch
 from torch.utils.data import DataLoader, SequentialSampler
 
-from kubeflow_datacache.loader import ENDED
+from kubeflow_datacache.loader import ENDED, Loader
 from kubeflow_datacache.monitoring.stats import Depth, Stats
 from kubeflow_datacache.options import others_hint
 from kubeflow_datacache.state import order_of
@@ -105,10 +105,10 @@ class StreamingDataLoader(DataLoader[Any]):
         self._copier = None if device is None else DeviceCopier(device)
         self._pending: dict[int, PendingCopy] = {}  # steps that are being copied to the device
         self._prepared = False
-        self.end_of_dataloader, self.remainder = (
-            False,
-            -1,
-        )  # for Accelerate: whether the last returned batch is the last of the epoch
+        # For Accelerate: save_state and load_state use state_dict; whether the last returned batch is the last of the
+        # epoch; and how many of its rows over all ranks are not padding, -1 for all.
+        self.use_stateful_dataloader = True
+        self.end_of_dataloader, self.remainder = False, -1
         self._worker_stats = WorkerStats()
         self._report: WorkerReport | None = None
         self._received: dict[int, StepItem] = {}
@@ -122,7 +122,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     def __len__(self) -> int:
         """The number of steps in an epoch; the same for every rank. Asks the head if no batch has been received yet."""
-        return self._source.open().steps if self._report is None else order_of(self._report.state).steps
+        return self._open().steps if self._report is None else order_of(self._report.state).steps
 
     @property
     def epoch(self) -> int:
@@ -150,7 +150,7 @@ class StreamingDataLoader(DataLoader[Any]):
         position = self._source.position()
         if self._report is not None and not position["resumed"]:
             return {**self._report.state, "epoch": position["epoch"], "next_step": first_step(position)}
-        return self._source.open().state_dict()
+        return self._open().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Moves to a saved position. The state may come from any rank, world size and number of workers.
@@ -166,6 +166,9 @@ class StreamingDataLoader(DataLoader[Any]):
         held = Depth(sum(step.rows for step in steps), sum(step.nbytes for step in steps))
         return self._worker_stats.stats(self.epoch, self._next, held)
 
+    def _open(self) -> Loader:
+        return self._source.open(0, 1, self._source.position())
+
     def _iterate(self) -> Iterator[Any]:
         position = self._position = self._source.position()
         self._epoch, self._next = position["epoch"], first_step(position)
@@ -179,7 +182,11 @@ class StreamingDataLoader(DataLoader[Any]):
                     self.end_of_dataloader = True
                     return
                 self._next += 1
-                self.end_of_dataloader = self._report is not None and self._next == order_of(self._report.state).steps
+                if self._report is not None:
+                    order = order_of(self._report.state)
+                    self.end_of_dataloader = self._next == order.steps
+                    padded = self.end_of_dataloader and order.tail == "pad"
+                    self.remainder = (order.rows % order.global_batch or -1) if padded else -1
                 self._worker_stats.delivered(step.rows, step.nbytes)
                 yield self._deliver(step)
             raise RuntimeError(ENDED)
