@@ -46,7 +46,6 @@ func newGRPC(config *tls.Config, unary grpc.UnaryServerInterceptor, stream grpc.
 	partial := &partialCalls{memory: memory}
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(NewCodec()),
-		grpc.StatsHandler(Connections{}),
 		grpc.StatsHandler(partial),
 		grpc.InTapHandle(partial.admit),
 		grpc.WriteBufferSize(writeBuffer),
@@ -77,8 +76,9 @@ func (s *grpcServer) Serve(l net.Listener) error {
 	return s.Server.Serve(&boundedListener{Listener: l, memory: s.memory, log: s.log})
 }
 
-// partialCalls tracks calls until their first message has arrived.
+// partialCalls tracks calls until their first message has arrived, and the connections' frames.
 type partialCalls struct {
+	Connections
 	memory Memory
 
 	mu    sync.Mutex
@@ -168,9 +168,6 @@ func (c *partialCalls) forget(p *partialCall) {
 	}
 }
 
-// TagRPC implements stats.Handler.
-func (*partialCalls) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
-
 // HandleRPC implements stats.Handler.
 func (c *partialCalls) HandleRPC(ctx context.Context, event stats.RPCStats) {
 	if _, ok := event.(*stats.InPayload); !ok {
@@ -180,12 +177,6 @@ func (c *partialCalls) HandleRPC(ctx context.Context, event stats.RPCStats) {
 		c.forget(p)
 	}
 }
-
-// TagConn implements stats.Handler.
-func (*partialCalls) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-
-// HandleConn implements stats.Handler.
-func (*partialCalls) HandleConn(context.Context, stats.ConnStats) {}
 
 // boundedListener accepts connections only while there is memory for them.
 type boundedListener struct {
