@@ -30,23 +30,6 @@ func newRand(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// fieldOf describes a column; its id is the next one.
-func fieldOf(ids *int, name string, typ arrow.DataType) column.Field {
-	*ids++
-	f := column.Field{ID: *ids, Name: name, Type: typ, TypeName: column.Name(typ)}
-	switch t := typ.(type) {
-	case *arrow.StructType:
-		for _, kid := range t.Fields() {
-			f.Kids = append(f.Kids, fieldOf(ids, kid.Name, kid.Type))
-		}
-	case *arrow.ListType:
-		f.Kids = []column.Field{fieldOf(ids, "element", t.Elem())}
-	case *arrow.MapType:
-		f.Kids = []column.Field{fieldOf(ids, "key", t.KeyType()), fieldOf(ids, "value", t.ItemType())}
-	}
-	return f
-}
-
 // schema has a column of each type that filters support, at the top level and in structs, and some that they don't.
 func schema() *arrow.Schema {
 	p := arrow.PrimitiveTypes
@@ -73,11 +56,7 @@ func schema() *arrow.Schema {
 // allTypes are the columns of schema.
 func allTypes() []column.Field {
 	ids := 0
-	var all []column.Field
-	for _, f := range schema().Fields() {
-		all = append(all, fieldOf(&ids, f.Name, f.Type))
-	}
-	return all
+	return servedFields(schema().Fields(), &ids)
 }
 
 // source draws a column's values from a small set, so that literals match some of them. A value is nil or a bool, int64, float64 or

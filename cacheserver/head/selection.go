@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
+	where "github.com/kubeflow/datacache/cacheserver/filter"
 	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/transport"
@@ -52,8 +53,8 @@ func (h *Head) check(ctx context.Context, v view, r protocol.Request) (by asked,
 }
 
 // parse returns the canonical form and the cost of a filter, if it is valid and not too expensive.
-func (h *Head) parse(v view, filter string) (asked, error) {
-	m, err := h.cfg.Source.Match(v.plan.Schema, filter)
+func (h *Head) parse(v view, text string) (asked, error) {
+	m, err := where.Match(v.plan.Schema, text)
 	if err != nil {
 		return asked{}, status.Errorf(codes.InvalidArgument, "command: %v", err)
 	}
@@ -67,11 +68,11 @@ func (h *Head) parse(v view, filter string) (asked, error) {
 			"command: filter: %d comparisons for each of the %d rows of a data node, %.3g in all, are more than the %.3g of --filter-comparisons: use fewer comparisons (IN with any number of values is one), or raise it",
 			terms, rows, float64(terms)*float64(rows), float64(h.cfg.FilterComparisons))
 	}
-	text, err := syntax.Canonical(filter)
+	canonical, err := syntax.Canonical(text)
 	if err != nil {
 		return asked{}, status.Errorf(codes.InvalidArgument, "command: filter: %v", err)
 	}
-	return asked{text: text, comparisons: int64(terms) * rows}, nil
+	return asked{text: canonical, comparisons: int64(terms) * rows}, nil
 }
 
 // choose returns v with the rows that a request selects. With a filter that no request used before, it waits for the nodes.

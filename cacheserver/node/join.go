@@ -235,7 +235,7 @@ func (n *Node) startIndex(r *reporter, spec peer.Index) {
 		return
 	}
 	session := r.stream.Context()
-	of := index.Rows{Source: n.cfg.Source}
+	var of index.Rows
 	if of.Rows = a.loaded(); of.Rows != nil {
 		of.Layout = a.layout
 	}

@@ -32,9 +32,6 @@ type Source interface {
 	// Open opens a version that another process planned; if that is impossible, the error says what has changed. Rows are decoded in
 	// buffers.
 	Open(ctx context.Context, v Version, buffers *Buffers) (Dataset, error)
-	// Match compiles a filter for rows of a served schema, which need not be in memory yet. An error says what is wrong with the
-	// filter; if it is a column, the error lists those of the schema.
-	Match(schema *arrow.Schema, filter string) (Matcher, error)
 	// Retry classifies an error of one of the source's calls: whether a retry may succeed.
 	Retry(err error) Retry
 }
@@ -47,20 +44,6 @@ type Dataset interface {
 	// Batches.
 	Fetch(ctx context.Context, s Split) (Fetched, error)
 }
-
-// Matcher is a compiled filter. It is safe for concurrent use.
-type Matcher interface {
-	// Columns are the indices, in the schema, of the columns that the filter compares.
-	Columns() []int
-	// Cost is the number of comparisons that are made for a row at most, and the number of bytes that one evaluator takes.
-	Cost() (terms int, memory int64)
-	// Evaluator returns a function that evaluates the filter. Only one goroutine may use it; its result is valid until the next call.
-	Evaluator() Evaluator
-}
-
-// Evaluator returns a bitmap, least significant bit first, of which of n rows a filter is true for. columns are those of
-// Matcher.Columns, in that order.
-type Evaluator func(columns []arrow.Array, n int) (keep []byte, err error)
 
 // Fetched is a split whose bytes were prefetched. It is not safe for concurrent use; the caller closes it.
 type Fetched interface {

@@ -14,10 +14,10 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
 
+	"github.com/kubeflow/datacache/cacheserver/filter"
 	"github.com/kubeflow/datacache/cacheserver/pick"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/work"
 )
 
@@ -39,7 +39,6 @@ const (
 type Rows struct {
 	*rows.Rows // nil while they are not loaded
 	Layout     *rows.Layout
-	Source     source.Source // compiles filters
 }
 
 // Make starts to make the index that the head asked for, and then passes the answer on. It ends with the set's context, with ctx, which is
@@ -110,7 +109,7 @@ func (x *Set) index(ctx context.Context, of Rows, spec peer.Index) (made *pick.I
 
 // compiledFilter is a filter, and the columns that it compares.
 type compiledFilter struct {
-	source.Matcher
+	*filter.Matcher
 	columns *rows.Projection
 }
 
@@ -125,7 +124,7 @@ func (x *Set) compile(ctx context.Context, of Rows, spec peer.Index) (f compiled
 			}
 			return func(int) (err error) {
 				defer x.budget.Release(working)
-				if f.Matcher, err = of.Source.Match(of.Layout.Schema(), spec.Filter); err == nil {
+				if f.Matcher, err = filter.Match(of.Layout.Schema(), spec.Filter); err == nil {
 					f.columns, err = of.Layout.Project(f.Columns())
 				}
 				return err

@@ -8,11 +8,8 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/apache/arrow-go/v18/arrow"
-
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/source"
-	"github.com/kubeflow/datacache/cacheserver/source/scan"
 )
 
 // Source implements source.Source for a table. Store, Location and Selection must not be changed once it is in use. Data nodes need
@@ -112,9 +109,4 @@ func (s *Source) Open(ctx context.Context, v source.Version, buffers *source.Buf
 	}
 	table.Mem = buffers
 	return table, nil
-}
-
-// Match implements source.Source.
-func (s *Source) Match(schema *arrow.Schema, filter string) (source.Matcher, error) {
-	return scan.Match(schema, filter)
 }

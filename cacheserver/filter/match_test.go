@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package scan_test
+package filter
 
 import (
 	"strings"
@@ -12,8 +12,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/extensions"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/kubeflow/datacache/cacheserver/source/scan"
 )
 
 // matchBatch has columns of types that pyiceberg does not write, of which test/conformance has no filters.
@@ -48,7 +46,7 @@ func TestMatch(t *testing.T) {
 		"TRUE":           "111",
 		"at_utc IS NULL": "000",
 	} {
-		m, err := scan.Match(batch.Schema(), filter)
+		m, err := Match(batch.Schema(), filter)
 		if err != nil {
 			t.Errorf("%s: %v", filter, err)
 			continue
@@ -71,7 +69,7 @@ func TestMatch(t *testing.T) {
 		}
 	}
 	for filter, says := range map[string]string{"nope = 1": "the columns are id, code, at, at_utc", "tags = 'a'": "tags"} {
-		if _, err := scan.Match(batch.Schema(), filter); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := Match(batch.Schema(), filter); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v, want an error with %q", filter, err, says)
 		}
 	}
