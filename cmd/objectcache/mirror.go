@@ -4,13 +4,11 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
 
 	"github.com/spf13/pflag"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/internal/command"
@@ -37,8 +35,8 @@ func (f *mirrorFlags) check() error {
 	return nil
 }
 
-// start serves mirrors in the group until ctx ends. opened is called when the object cache serves: it names the mirror to containerd.
-func (f *mirrorFlags) start(ctx context.Context, group *errgroup.Group, o mirror.Options) (opened func() error, err error) {
+// start serves mirrors until p ends. opened is called when the object cache serves: it names the mirror to containerd.
+func (f *mirrorFlags) start(p *process, o mirror.Options) (opened func() error, err error) {
 	if f.file == "" {
 		return func() error { return nil }, nil
 	}
@@ -51,19 +49,15 @@ func (f *mirrorFlags) start(ctx context.Context, group *errgroup.Group, o mirror
 	if err := m.Check(); err != nil {
 		return nil, fmt.Errorf("--mirrors: %s: %w", f.file, err)
 	}
-	var listen net.ListenConfig
-	on, err := listen.Listen(ctx, "tcp", f.listen)
+	on, err := p.listen("--mirror-listen", f.listen)
 	if err != nil {
-		return nil, fmt.Errorf("--mirror-listen: %w", err)
+		return nil, err
 	}
-	group.Go(func() error { return m.Serve(ctx, on) })
-	group.Go(func() error {
-		config.Watch(ctx, lookEvery, o.Log, func(mirror.Config) {
-			if err := m.Check(); err != nil {
-				o.Log.Error("nothing is kept of what is mirrored there", "file", f.file, "error", err)
-			}
-		})
-		return nil
+	p.Go(func() error { return m.Serve(p.ctx, on) })
+	watch(p, config, func(mirror.Config) {
+		if err := m.Check(); err != nil {
+			p.log.Error("nothing is kept of what is mirrored there", "file", f.file, "error", err)
+		}
 	})
 	return func() error {
 		address := ops.Reachable(on.Addr())
@@ -79,8 +73,8 @@ func (f *mirrorFlags) start(ctx context.Context, group *errgroup.Group, o mirror
 		if err != nil {
 			return fmt.Errorf("--write-hosts: %w", err)
 		}
-		group.Go(func() error {
-			<-ctx.Done()
+		p.Go(func() error {
+			<-p.ctx.Done()
 			return remove()
 		})
 		return nil

@@ -143,9 +143,34 @@ func (f *serveFlags) check() (err error) {
 	return err
 }
 
+// process is what the parts of the process share: they run in the group until ctx ends.
+type process struct {
+	*errgroup.Group
+	ctx context.Context
+	log *slog.Logger
+}
+
+// listen opens the address that a flag gives.
+func (p *process) listen(flag, address string) (net.Listener, error) {
+	on, err := (&net.ListenConfig{}).Listen(p.ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	return on, nil
+}
+
+// watch calls changed with each new value of a file.
+func watch[T any](p *process, f *reload.File[T], changed func(T)) {
+	p.Go(func() error {
+		f.Watch(p.ctx, lookEvery, p.log, changed)
+		return nil
+	})
+}
+
 // run serves until ctx ends.
 func (f *serveFlags) run(ctx context.Context, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
+	p := &process{Group: group, ctx: ctx, log: log}
 	config, err := reload.Open(f.buckets, buckets.Parse)
 	if err != nil {
 		return fmt.Errorf("--buckets: %w", err)
@@ -157,11 +182,11 @@ func (f *serveFlags) run(ctx context.Context, log *slog.Logger) error {
 	defer func() { _ = objects.Close() }() // unlocks the folder before the process ends
 	debug.SetMemoryLimit(f.memoryBytes)    // the garbage collector works harder before the process exceeds it
 	members := router.New(f.name)
-	reviewer, watchPeers, err := f.join(log)
+	reviewer, watchMembers, err := f.join(p)
 	if err != nil {
 		return err
 	}
-	secured, control, err := f.secure(ctx, group, log)
+	secured, control, err := f.secure(p)
 	if err != nil {
 		return err
 	}
@@ -169,25 +194,36 @@ func (f *serveFlags) run(ctx context.Context, log *slog.Logger) error {
 		Memory: budget.New(f.memoryBytes/2 - ownMemory), Fixed: f.standalone && f.peersFile == "", TLS: secured, PartSize: f.partBytes, Collectors: control.collectors(),
 		Store: objects, Buckets: config.Get, BucketsRejected: config.Rejected, Reviewer: reviewer, Router: members, Grace: f.grace, Log: log,
 	})
-	opened, err := f.mirrors.start(ctx, group, mirror.Options{
+	opened, err := f.mirrors.start(p, mirror.Options{
 		Store: objects, Buckets: config.Get, Router: members, Objects: server, Log: log,
 	})
 	if err != nil {
 		return err
 	}
-	joined := watchPeers.start(ctx, group, members, server, control)
-	data, looks, err := f.open(ctx)
+	joined := make(chan struct{})
+	once := sync.OnceFunc(func() { close(joined) })
+	p.Go(func() error {
+		watchMembers(ctx, func(now []router.Member, hosts []string) {
+			control.setMembers(now)
+			members.SetHosts(hosts)
+			server.Membership.SetMembers(ctx, now)
+			once()
+		})
+		return nil
+	})
+	data, err := p.listen("--listen", f.listen)
 	if err != nil {
 		return err
 	}
-	group.Go(func() error { return server.ServeOps(ctx, looks) })
-	group.Go(func() error { return server.Serve(ctx, data) })
-	group.Go(func() error {
-		if err := f.prepare(ctx, server, objects, joined); err != nil {
-			return fmt.Errorf("--dir: %w", err)
-		}
-		if ctx.Err() != nil {
-			return nil //nolint:nilerr // ctx ended while it was catching up
+	looks, err := p.listen("--http", f.http)
+	if err != nil {
+		return err
+	}
+	p.Go(func() error { return server.ServeOps(ctx, looks) })
+	p.Go(func() error { return server.Serve(ctx, data) })
+	p.Go(func() error {
+		if err := prepare(ctx, server, objects, joined); err != nil || ctx.Err() != nil {
+			return err
 		}
 		log.Info("ready", "dir", f.dir, "name", f.name)
 		server.Open()
@@ -195,33 +231,18 @@ func (f *serveFlags) run(ctx context.Context, log *slog.Logger) error {
 			return err
 		}
 		fmt.Printf("ready %s://%s http://%s\n", f.tls.scheme(), ops.Reachable(data.Addr()), ops.Reachable(looks.Addr()))
-		group.Go(func() error {
-			server.Membership.KeepAlive(ctx)
-			return nil
-		})
-		config.Watch(ctx, lookEvery, log, func(c buckets.Config) { objects.SetLimits(f.limits(c)) })
+		watch(p, config, func(c buckets.Config) { objects.SetLimits(f.limits(c)) })
+		server.Membership.KeepAlive(ctx)
 		return nil
 	})
 	return group.Wait()
 }
 
-// open returns the listeners for objects and for probes and metrics.
-func (f *serveFlags) open(ctx context.Context) (data, looks net.Listener, err error) {
-	var listen net.ListenConfig
-	if data, err = listen.Listen(ctx, "tcp", f.listen); err != nil {
-		return nil, nil, fmt.Errorf("--listen: %w", err)
-	}
-	if looks, err = listen.Listen(ctx, "tcp", f.http); err != nil {
-		return nil, nil, fmt.Errorf("--http: %w", err)
-	}
-	return data, looks, nil
-}
-
 // prepare scans the store and catches up with other members before objects are served. It returns early when ctx ends.
-func (f *serveFlags) prepare(ctx context.Context, server *serve.Server, objects *store.Store, joined <-chan struct{}) error {
+func prepare(ctx context.Context, server *serve.Server, objects *store.Store, joined <-chan struct{}) error {
 	server.Wait("listing the objects of before")
 	if err := objects.Scan(ctx); err != nil {
-		return err
+		return fmt.Errorf("--dir: %w", err)
 	}
 	server.Wait("waiting to learn who shares the keys")
 	select {
@@ -230,35 +251,20 @@ func (f *serveFlags) prepare(ctx context.Context, server *serve.Server, objects 
 		return nil
 	}
 	server.Wait("asking the others what changed")
-	return server.Membership.Return(ctx)
+	if err := server.Membership.Return(ctx); err != nil {
+		return fmt.Errorf("--dir: %w", err)
+	}
+	return nil
 }
 
 // watchMembers calls changed with the ready members and the IP addresses of all members: once when they are known, and after each
 // change, until ctx ends.
 type watchMembers func(ctx context.Context, changed func(ready []router.Member, hosts []string))
 
-// start keeps the members up to date and returns a channel that is closed when they are first known.
-func (w watchMembers) start(
-	ctx context.Context, group *errgroup.Group, members *router.Router, server *serve.Server, xds *control,
-) <-chan struct{} {
-	joined := make(chan struct{})
-	tell := sync.OnceFunc(func() { close(joined) })
-	group.Go(func() error {
-		w(ctx, func(now []router.Member, hosts []string) {
-			xds.setMembers(now)
-			members.SetHosts(hosts)
-			server.Membership.SetMembers(ctx, now)
-			tell()
-		})
-		return nil
-	})
-	return joined
-}
-
 // join returns the reviewer of tokens and a function that watches the members that share the keys.
-func (f *serveFlags) join(log *slog.Logger) (identity.Reviewer, watchMembers, error) {
+func (f *serveFlags) join(p *process) (identity.Reviewer, watchMembers, error) {
 	if !f.standalone {
-		kube.LogTo(log)
+		kube.LogTo(p.log)
 		client, err := kube.New(f.kube)
 		if err != nil {
 			return nil, nil, err
@@ -269,42 +275,34 @@ func (f *serveFlags) join(log *slog.Logger) (identity.Reviewer, watchMembers, er
 	if err != nil {
 		return nil, nil, fmt.Errorf("--tokens: %w", err)
 	}
-	if f.peersFile != "" {
-		watch, err := f.watchFile(log, tokens)
-		return identity.Static(tokens.Get), watch, err
+	watch(p, tokens, func(identity.Tokens) {})
+	if f.peersFile == "" {
+		peers, err := f.parsePeers()
+		return identity.Static(tokens.Get), func(_ context.Context, changed func([]router.Member, []string)) { changed(peers, hostsOf(peers)) }, err
 	}
-	peers := make([]router.Member, 0, len(f.peers))
-	for name, address := range f.peers {
-		if _, _, err := net.SplitHostPort(address); err != nil {
-			return nil, nil, fmt.Errorf("--peer: %w", err)
-		}
-		peers = append(peers, router.Member{Name: name, Address: address})
+	peers, err := reload.Open(f.peersFile, router.Parse)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--peers: %w", err)
+	}
+	if !router.Contains(peers.Get(), f.name) {
+		return nil, nil, fmt.Errorf("--peers: %s does not name this one, which is %q: add it, or set --name", f.peersFile, f.name)
 	}
 	return identity.Static(tokens.Get), func(ctx context.Context, changed func([]router.Member, []string)) {
-		changed(peers, hostsOf(peers))
-		tokens.Watch(ctx, lookEvery, log, func(identity.Tokens) {})
+		changed(peers.Get(), hostsOf(peers.Get()))
+		peers.Watch(ctx, lookEvery, p.log, func(now []router.Member) { changed(now, hostsOf(now)) })
 	}, nil
 }
 
-// watchFile returns a function that watches the members of --peers, and the tokens.
-func (f *serveFlags) watchFile(log *slog.Logger, tokens *reload.File[identity.Tokens]) (watchMembers, error) {
-	peers, err := reload.Open(f.peersFile, router.Parse)
-	if err != nil {
-		return nil, fmt.Errorf("--peers: %w", err)
+// parsePeers returns the members of --peer.
+func (f *serveFlags) parsePeers() ([]router.Member, error) {
+	peers := make([]router.Member, 0, len(f.peers))
+	for name, address := range f.peers {
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return nil, fmt.Errorf("--peer: %w", err)
+		}
+		peers = append(peers, router.Member{Name: name, Address: address})
 	}
-	if !router.Contains(peers.Get(), f.name) {
-		return nil, fmt.Errorf("--peers: %s does not name this one, which is %q: add it, or set --name", f.peersFile, f.name)
-	}
-	return func(ctx context.Context, changed func([]router.Member, []string)) {
-		changed(peers.Get(), hostsOf(peers.Get()))
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			tokens.Watch(ctx, lookEvery, log, func(identity.Tokens) {})
-		}()
-		peers.Watch(ctx, lookEvery, log, func(now []router.Member) { changed(now, hostsOf(now)) })
-		<-done
-	}, nil
+	return peers, nil
 }
 
 // hostsOf returns the hosts of the members' addresses.

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"log/slog"
 
 	"github.com/spf13/pflag"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/internal/command"
 	"github.com/kubeflow/datacache/internal/reload"
@@ -53,13 +51,12 @@ func (f *tlsFlags) scheme() string {
 	return "https"
 }
 
-// load returns the server's TLS configuration and the file of authorities, which the caller watches; both are nil without TLS. The other
-// files are watched until ctx ends.
-func (f *tlsFlags) load(ctx context.Context, group *errgroup.Group, log *slog.Logger) (*serve.TLS, *reload.File[authorities], error) {
+// load returns the server's TLS configuration and the file of authorities, which the caller watches; both are nil without TLS.
+func (f *tlsFlags) load(log *slog.Logger) (*serve.TLS, *reload.File[authorities], error) {
 	if f.cert == "" {
 		return nil, nil, nil
 	}
-	pair, err := watchPair(ctx, group, log, f.cert, f.key)
+	pair, err := reload.OpenPair(f.cert, f.key)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--tls-cert: %w", err)
 	}
@@ -67,7 +64,10 @@ func (f *tlsFlags) load(ctx context.Context, group *errgroup.Group, log *slog.Lo
 	if err != nil {
 		return nil, nil, fmt.Errorf("--tls-ca: %w", err)
 	}
-	return &serve.TLS{Certificate: pair, Roots: func() *x509.CertPool { return roots.Get().pool }, ServerName: f.name}, roots, nil
+	return &serve.TLS{
+		Certificate: func() *tls.Certificate { return pair.Fresh(lookEvery, log) },
+		Roots:       func() *x509.CertPool { return roots.Get().pool }, ServerName: f.name,
+	}, roots, nil
 }
 
 // authorities are certificates of authorities.
@@ -82,30 +82,4 @@ func parseAuthorities(text []byte) (authorities, error) {
 		return authorities{}, errors.New("no certificate in PEM")
 	}
 	return a, nil
-}
-
-// watchPair returns a function that returns the current certificate of two PEM files, which are watched until ctx ends.
-func watchPair(ctx context.Context, group *errgroup.Group, log *slog.Logger, certFile, keyFile string) (func() *tls.Certificate, error) {
-	pair, err := reload.OpenPair(certFile, keyFile)
-	if err != nil {
-		return nil, err
-	}
-	group.Go(func() error {
-		pair.Watch(ctx, lookEvery, log, func(*tls.Certificate) {})
-		return nil
-	})
-	return pair.Get, nil
-}
-
-// watchRoots returns a function that returns the current authorities of a PEM file, which is watched until ctx ends.
-func watchRoots(ctx context.Context, group *errgroup.Group, log *slog.Logger, file string) (func() *x509.CertPool, error) {
-	roots, err := reload.Open(file, parseAuthorities)
-	if err != nil {
-		return nil, err
-	}
-	group.Go(func() error {
-		roots.Watch(ctx, lookEvery, log, func(authorities) {})
-		return nil
-	})
-	return func() *x509.CertPool { return roots.Get().pool }, nil
 }

@@ -4,21 +4,17 @@
 package main
 
 import (
-	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
 	"net/netip"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/internal/buildinfo"
 	"github.com/kubeflow/datacache/internal/command"
+	"github.com/kubeflow/datacache/internal/reload"
 	"github.com/kubeflow/datacache/objectcache/router"
 	"github.com/kubeflow/datacache/objectcache/serve"
 	"github.com/kubeflow/datacache/objectcache/xds"
@@ -68,75 +64,64 @@ func (f *xdsFlags) listener() (netip.AddrPort, error) {
 // control is an xDS server; nil without --xds.
 type control struct{ *xds.Server }
 
-// start starts the xDS server, which has no members yet. It returns nil without --xds; objects may be nil.
-func (f *xdsFlags) start(ctx context.Context, group *errgroup.Group, log *slog.Logger, objects *xds.ObjectTLS) (*control, error) {
-	if f.listen == "" {
-		return nil, nil //nolint:nilnil // running without xDS is valid
-	}
-	envoy, err := f.listener()
-	if err != nil {
-		return nil, err
-	}
-	secured, err := f.tls(ctx, group, log)
-	if err != nil {
-		return nil, err
-	}
-	var listen net.ListenConfig
-	on, err := listen.Listen(ctx, "tcp", f.listen)
-	if err != nil {
-		return nil, fmt.Errorf("--xds: %w", err)
-	}
-	server := xds.New(xds.Config{Listener: envoy, TLS: secured, Objects: objects, Log: log})
-	group.Go(func() error { return server.Serve(ctx, on) })
-	return &control{server}, nil
-}
-
-// secure returns the TLS configuration of the port for objects, and starts the xDS server; each is nil without its flags.
-func (f *serveFlags) secure(ctx context.Context, group *errgroup.Group, log *slog.Logger) (*serve.TLS, *control, error) {
-	secured, roots, err := f.tls.load(ctx, group, log)
+// secure returns the TLS configuration of the port for objects, and starts the xDS server, which has no members yet; each is nil without
+// its flags.
+func (f *serveFlags) secure(p *process) (*serve.TLS, *control, error) {
+	secured, roots, err := f.tls.load(p.log)
 	if err != nil {
 		return nil, nil, err
 	}
-	if secured == nil {
-		started, err := f.xds.start(ctx, group, log, nil)
-		return nil, started, err
+	var started *control
+	if secured != nil {
+		defer func() { watch(p, roots, func(authorities) { started.refresh() }) }()
 	}
-	started, err := f.xds.start(ctx, group, log, &xds.ObjectTLS{
-		Authorities: func() string { return roots.Get().pem }, ServerName: f.tls.name, EnvoyCertificate: f.xds.envoyCert,
-	})
+	if f.xds.listen == "" {
+		return secured, nil, nil
+	}
+	cfg := xds.Config{Log: p.log}
+	if secured != nil {
+		cfg.Objects = &xds.ObjectTLS{
+			Authorities: func() string { return roots.Get().pem }, ServerName: f.tls.name, EnvoyCertificate: f.xds.envoyCert,
+		}
+	}
+	if cfg.Listener, err = f.xds.listener(); err != nil {
+		return nil, nil, err
+	}
+	if cfg.TLS, err = f.xds.tls(p); err != nil {
+		return nil, nil, err
+	}
+	on, err := p.listen("--xds", f.xds.listen)
 	if err != nil {
 		return nil, nil, err
 	}
-	group.Go(func() error {
-		roots.Watch(ctx, lookEvery, log, func(authorities) { started.refresh() })
-		return nil
-	})
+	started = &control{xds.New(cfg)}
+	p.Go(func() error { return started.Serve(p.ctx, on) })
 	return secured, started, nil
 }
 
-// tls returns the xDS server's TLS configuration, nil without TLS. Files are watched until ctx ends.
-func (f *xdsFlags) tls(ctx context.Context, group *errgroup.Group, log *slog.Logger) (*tls.Config, error) {
+// tls returns the xDS server's TLS configuration, nil without TLS.
+func (f *xdsFlags) tls(p *process) (*tls.Config, error) {
 	if f.cert == "" {
 		return nil, nil //nolint:nilnil // running without TLS is valid
 	}
-	pair, err := watchPair(ctx, group, log, f.cert, f.key)
+	pair, err := reload.OpenPair(f.cert, f.key)
 	if err != nil {
 		return nil, fmt.Errorf("--xds-tls-cert: %w", err)
 	}
-	clients, mode := func() *x509.CertPool { return nil }, tls.NoClientCert
+	var clients *reload.File[authorities]
 	if f.clientCA != "" {
-		if clients, err = watchRoots(ctx, group, log, f.clientCA); err != nil {
+		if clients, err = reload.Open(f.clientCA, parseAuthorities); err != nil {
 			return nil, fmt.Errorf("--xds-tls-client-ca: %w", err)
 		}
-		mode = tls.RequireAndVerifyClientCert
 	}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			return &tls.Config{
-				MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"},
-				Certificates: []tls.Certificate{*pair()}, ClientCAs: clients(), ClientAuth: mode,
-			}, nil
+			c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{*pair.Fresh(lookEvery, p.log)}}
+			if clients != nil {
+				c.ClientCAs, c.ClientAuth = clients.Fresh(lookEvery, p.log).pool, tls.RequireAndVerifyClientCert
+			}
+			return c, nil
 		},
 	}, nil
 }
