@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"os"
@@ -125,4 +126,25 @@ func OpenPair(certFile, keyFile string) (*File[*tls.Certificate], error) {
 		pair, err := tls.X509KeyPair(cert, key)
 		return &pair, err
 	})
+}
+
+// ClientTLS returns the configuration of a client that verifies servers by the authorities that a function returns at each connection:
+// tls.Config.RootCAs can't change. serverName is the DNS name or the IP address that certificates must be for.
+func ClientTLS(serverName string, roots func() (*x509.CertPool, error)) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, ServerName: serverName,
+		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies instead
+		VerifyConnection: func(state tls.ConnectionState) error {
+			pool, err := roots()
+			if err != nil {
+				return err
+			}
+			options := x509.VerifyOptions{DNSName: serverName, Roots: pool, Intermediates: x509.NewCertPool()}
+			for _, each := range state.PeerCertificates[1:] {
+				options.Intermediates.AddCert(each)
+			}
+			_, err = state.PeerCertificates[0].Verify(options)
+			return err
+		},
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net"
+
+	"github.com/kubeflow/datacache/internal/reload"
 )
 
 // TLS configures TLS on the port for objects, for clients and between object caches. Its functions return the current values.
@@ -32,16 +34,5 @@ func (t *TLS) client() *tls.Config {
 	if t == nil {
 		return nil
 	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS12, ServerName: t.ServerName,
-		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies instead: Config.RootCAs can't change
-		VerifyConnection: func(state tls.ConnectionState) error {
-			intermediates := x509.NewCertPool()
-			for _, each := range state.PeerCertificates[1:] {
-				intermediates.AddCert(each)
-			}
-			_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{DNSName: t.ServerName, Roots: t.Roots(), Intermediates: intermediates})
-			return err
-		},
-	}
+	return reload.ClientTLS(t.ServerName, func() (*x509.CertPool, error) { return t.Roots(), nil })
 }

@@ -16,6 +16,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/kubeflow/datacache/internal/reload"
 )
 
 var (
@@ -37,7 +39,7 @@ func newClient(cfg Config) *client {
 		cfg: cfg, prefix: "/v1/objects/" + cfg.Bucket + "/",
 		http: &http.Client{Transport: &http.Transport{ // no proxy: the object cache is in the cluster
 			DialContext:         (&net.Dialer{Timeout: time.Second}).DialContext,
-			TLSClientConfig:     verifyBy(cfg.CAFile),
+			TLSClientConfig:     verifyBy(cfg),
 			TLSHandshakeTimeout: cfg.Timeout,
 			MaxIdleConnsPerHost: 32,
 			IdleConnTimeout:     time.Minute,
@@ -48,31 +50,24 @@ func newClient(cfg Config) *client {
 	}
 }
 
-// verifyBy returns a TLS configuration that verifies servers by the authorities in a file, which is read for each connection since it may
-// be replaced; nil for "".
-func verifyBy(caFile string) *tls.Config {
-	if caFile == "" {
+// verifyBy returns a TLS configuration that verifies the object cache by the authorities in a file, which is read for each connection since it
+// may be replaced; nil without a file.
+func verifyBy(cfg Config) *tls.Config {
+	u, err := url.Parse(cfg.URL)
+	if cfg.CAFile == "" || err != nil { // Check refuses such a URL
 		return nil
 	}
-	return &tls.Config{
-		MinVersion:         tls.VersionTLS12,
-		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies instead: Config.RootCAs can't change
-		VerifyConnection: func(state tls.ConnectionState) error {
-			text, err := os.ReadFile(caFile)
-			if err != nil {
-				return fmt.Errorf("the object cache's authorities: %w", err)
-			}
-			options := x509.VerifyOptions{DNSName: state.ServerName, Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool()}
-			if !options.Roots.AppendCertsFromPEM(text) {
-				return fmt.Errorf("the object cache's authorities: %s: no certificate in PEM", caFile)
-			}
-			for _, each := range state.PeerCertificates[1:] {
-				options.Intermediates.AddCert(each)
-			}
-			_, err = state.PeerCertificates[0].Verify(options)
-			return err
-		},
-	}
+	return reload.ClientTLS(u.Hostname(), func() (*x509.CertPool, error) {
+		text, err := os.ReadFile(cfg.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("the object cache's authorities: %w", err)
+		}
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("the object cache's authorities: %s: no certificate in PEM", cfg.CAFile)
+		}
+		return roots, nil
+	})
 }
 
 // get fills buf with a part of a block. errMiss means that the block is not there, errPage that it is damaged, errAway that its node
