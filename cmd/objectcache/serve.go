@@ -211,6 +211,18 @@ func (f *serveFlags) run(ctx context.Context, log *slog.Logger) error {
 		})
 		return nil
 	})
+	err = f.open(p, server, objects, joined, func() error {
+		watch(p, config, func(c buckets.Config) { objects.SetLimits(f.limits(c)) }) // not before the store is scanned
+		return opened()
+	})
+	if err != nil {
+		return err
+	}
+	return group.Wait()
+}
+
+// open serves, objects when they are listed and others have said what changed. opened is called then.
+func (f *serveFlags) open(p *process, server *serve.Server, objects *store.Store, joined <-chan struct{}, opened func() error) error {
 	data, err := p.listen("--listen", f.listen)
 	if err != nil {
 		return err
@@ -219,23 +231,22 @@ func (f *serveFlags) run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	p.Go(func() error { return server.ServeOps(ctx, looks) })
-	p.Go(func() error { return server.Serve(ctx, data) })
+	p.Go(func() error { return server.ServeOps(p.ctx, looks) })
+	p.Go(func() error { return server.Serve(p.ctx, data) })
 	p.Go(func() error {
-		if err := prepare(ctx, server, objects, joined); err != nil || ctx.Err() != nil {
+		if err := prepare(p.ctx, server, objects, joined); err != nil || p.ctx.Err() != nil {
 			return err
 		}
-		log.Info("ready", "dir", f.dir, "name", f.name)
+		p.log.Info("ready", "dir", f.dir, "name", f.name)
 		server.Open()
 		if err := opened(); err != nil {
 			return err
 		}
 		fmt.Printf("ready %s://%s http://%s\n", f.tls.scheme(), ops.Reachable(data.Addr()), ops.Reachable(looks.Addr()))
-		watch(p, config, func(c buckets.Config) { objects.SetLimits(f.limits(c)) })
-		server.Membership.KeepAlive(ctx)
+		server.Membership.KeepAlive(p.ctx)
 		return nil
 	})
-	return group.Wait()
+	return nil
 }
 
 // prepare scans the store and catches up with other members before objects are served. It returns early when ctx ends.
