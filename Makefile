@@ -550,6 +550,8 @@ soak: schedules build training-venv ## Run schedules, then real servers that are
 	@echo "==> soak: $(SOAK) schedules of the loader; a failure names the --seed and --schedule that repeat it (about 5 s each)"
 	@PYTHONPATH=python/src $(TRAINING) -m pytest python/tests/test_kills.py python/tests/test_mixture_kills.py -k servers_are_lost --rootdir python -c python/pyproject.toml \
 		--server $(SERVER) --thorough $$((($(SOAK) + 5) / 6))
+	@echo "==> soak: 1,000 histories of ranks that come and go (about 5 min)"
+	@PYTHONPATH=python/src $(TRAINING) -m pytest python/tests/test_resize.py -k histories --rootdir python -c python/pyproject.toml --server $(SERVER) --thorough 125
 	@echo "==> soak: $(SOAK) blows at random; the log's FAULTS_SEED repeats a run (about 10 s a blow)"
 	@FAULTS_ROUNDS=$(SOAK) go test ./test/faults -run '^TestKillsAtRandom$$' -count=1 -timeout=0 -v
 	@echo "==> soak: 2,000 random filters beside DuckDB; a failure names the SELECTION_SEED that repeats it (about 2 min)"

@@ -41,7 +41,7 @@ def test_no_internals_in_dir(cache: DataCache) -> None:
     shown = {name for name in dir(batch) if not name.startswith("_")} - set(dir(Mapping))
     assert shown == {
         "arrow", "data", "epoch", "indices", "nbytes", "num_rows", "numpy", "schema", "source", "step", "to_pandas",
-        "torch", "valid",
+        "torch", "valid", "weight",
     }  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from kubeflow_datacache.rows.heap import HEAP
 from kubeflow_datacache.state import MixState, State, rescaled, warn_nothing_left
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.transform import Transform
-from kubeflow_datacache.world import World
+from kubeflow_datacache.world import World, check_resize
 
 ENDED: Final = (
     "this iteration was ended, by a newer one over the same loader, or by its set_epoch, load_state_dict or close: a"
@@ -85,6 +85,7 @@ class Loader:
         self._timer = StageTimer()
         self._steps_given = self._rows_given = self._bytes_given = self._reconnects = 0
         self._prefetcher: Prefetcher | None = None
+        self._reading: World | None = None  # that of the current iteration
         self._closes = 0  # number of close() calls, to detect a close() while an iteration starts in another thread
         self._bar: ProgressBar | None = None
         self._process = os.getpid()
@@ -181,6 +182,22 @@ class Loader:
         self._end()
         self._move(epoch, 0)
 
+    def resize(self, world: World, step: int | None = None) -> None:
+        """Makes this process another rank of another number of ranks, from the next batch on.
+
+        step: the next step, counted through all epochs (epoch * steps + step); None for the step that has not been
+        returned yet. Ends the current iteration, unless world and step are what they were. Any sequence of worlds gives
+        every row once if the ranks of each step agree on it.
+        """
+        epoch, at = check_resize(world, step, self.steps) or (self.epoch, self._step)
+        if world == self._reading and (epoch, at) == (self.epoch, self._step):
+            return
+        complete = step is None and self._complete
+        self._end()
+        self._world = world
+        self._move(epoch, at)
+        self._complete, self._resumed = complete, True
+
     def state_dict(self) -> dict[str, Any]:
         """The current position as JSON-serializable values, the same on every rank. Prefetched batches do not count."""
         return self._state().as_dict()
@@ -253,7 +270,7 @@ class Loader:
     def _end(self) -> None:
         """Ends the current iteration, if there is one."""
         self._leave_parent()
-        prefetcher, self._prefetcher = self._prefetcher, None
+        prefetcher, self._prefetcher, self._reading = self._prefetcher, None, None
         if prefetcher is not None:
             bar, self._bar = self._bar, None
             if bar is not None:
@@ -296,6 +313,7 @@ class Loader:
                 f"seed = None was drawn when this process was alone, and now it is one of {share.world} ranks, which"
                 " must agree: give a seed, or make the loader after torch.distributed.init_process_group"
             )
+        self._reading = World(share.rank, share.world)
         prefetcher = self._prefetcher = self._read(share)
         shows = self._progress and share.rank == share.worker == 0
         bar = self._bar = progress_bar(f"epoch {self.epoch}", self.steps, self.stats()) if shows else None

@@ -10,6 +10,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from kubeflow_datacache.arguments import check_int
+
 
 @dataclass(frozen=True)
 class World:
@@ -90,6 +92,13 @@ class World:
             along = mesh[name]
             rank, size = rank * along.size() + along.get_local_rank(), size * along.size()
         return cls(rank, size)
+
+
+def check_resize(world: Any, step: Any, steps: int) -> tuple[int, int] | None:
+    """The epoch and the step in it of a resize, None if step is None. Raises TypeError or ValueError."""
+    if not isinstance(world, World):
+        raise TypeError(f"world = {world!r}: want World(rank, size)")
+    return None if step is None else divmod(check_int("step", step, 0), max(1, steps))
 
 
 # Variables with the rank and the world size, by launcher, in the order in which they are tried.

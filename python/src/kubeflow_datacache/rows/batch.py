@@ -39,7 +39,7 @@ class Batch(Mapping[str, Any]):
     some are empty if the world is larger than the batch. data: the transform's result; None without a transform.
     """
 
-    __slots__ = ("_block", "_held", "_index", "_origin", "data", "num_rows", "step")
+    __slots__ = ("_block", "_held", "_index", "_origin", "_weight", "data", "num_rows", "step")
 
     def __init__(self, origin: tuple[Epoch, Share], block: StepBlock, index: int, step: int) -> None:
         self.step = step
@@ -83,6 +83,19 @@ class Batch(Mapping[str, Any]):
     def epoch(self) -> int:
         """The number of the epoch."""
         return self._origin[0].number
+
+    @property
+    def weight(self) -> float:
+        """What to multiply the sum of the losses of the valid rows by: world size / valid rows of the step over all
+        ranks. The mean over ranks, which frameworks take of gradients, is then the mean over the rows of the step."""
+        given: float | None = getattr(self, "_weight", None)
+        order, share = self._origin
+        whole = min(order.global_batch, order.rows - self.step * order.global_batch)
+        return share.world / whole if given is None else given
+
+    @weight.setter
+    def weight(self, weight: float) -> None:
+        self._weight = weight
 
     @property
     def valid(self) -> npt.NDArray[np.bool_]:

@@ -60,10 +60,11 @@ class Columns(dict[str, Any]):
 class TensorBatch(Columns):
     """One rank's rows of one step, as tensors.
 
-    epoch, step: the batch's position. num_rows: the number of rows; 0 if the world is larger than the batch.
+    epoch, step: the batch's position. num_rows: the number of rows; 0 if the world is larger than the batch. weight:
+    see Batch.weight.
 
-    Frameworks may rebuild batches as type(batch)(mapping) with other columns. Then epoch, step and num_rows are None,
-    and valid and source raise. to() keeps them.
+    Frameworks may rebuild batches as type(batch)(mapping) with other columns. Then epoch, step, num_rows and weight are
+    None, and valid and source raise. to() keeps them.
     """
 
     def __init__(
@@ -73,12 +74,13 @@ class TensorBatch(Columns):
         epoch: int | None = None,
         step: int | None = None,
         num_rows: int | None = None,
+        weight: float | None = None,
         padded: int = 0,
         sources: RowSources | None = None,
     ) -> None:
         super().__init__(columns)
         self.epoch, self.step, self.num_rows = epoch, step, num_rows
-        self._padded, self._sources = padded, sources
+        self.weight, self._padded, self._sources = weight, padded, sources
 
     @property
     def valid(self) -> Tensor:
@@ -103,9 +105,9 @@ class TensorBatch(Columns):
         )
 
     def metadata(self) -> dict[str, Any]:
-        """Epoch, step, number of rows, number of padding rows, and the rows' parts."""
+        """Epoch, step, number of rows, weight, number of padding rows, and the rows' parts."""
         position = {"epoch": self.epoch, "step": self.step, "num_rows": self.num_rows}
-        return {**position, "padded": self._padded, "sources": self._sources}
+        return {**position, "weight": self.weight, "padded": self._padded, "sources": self._sources}
 
 
 class RowSources:
@@ -138,7 +140,13 @@ def item_of(batch: Batch, *, pads: bool) -> Any:
     padded = batch.num_rows - int(np.count_nonzero(batch.valid)) if pads else 0
     sources = RowSources(batch) if is_mixed(batch) else None
     return TensorBatch(
-        columns, epoch=batch.epoch, step=batch.step, num_rows=batch.num_rows, padded=padded, sources=sources
+        columns,
+        epoch=batch.epoch,
+        step=batch.step,
+        num_rows=batch.num_rows,
+        weight=batch.weight,
+        padded=padded,
+        sources=sources,
     )
 
 

@@ -51,7 +51,7 @@ class StreamingDataset(IterableDataset[Any]):
             if name in options:
                 raise TypeError(f"{name} is no parameter of a StreamingDataset: the DataLoader says which worker reads")
         self._cache, self._options = cache, check_options(options)
-        self._position = SharedValue(_at_begin(0))
+        self._position = SharedValue({**_at_begin(0), "world": None})
         # by worker, the epoch after the last that it read to its end since the position was set
         self._next_epochs = torch.zeros(_MOST_WORKERS, dtype=torch.int64).share_memory_()
 
@@ -119,29 +119,38 @@ class StreamingDataset(IterableDataset[Any]):
         """
         self._move({**_at_begin(epoch), "state": state, "blanks": blanks})
 
+    def resize(self, world: World, state: Mapping[str, Any]) -> None:
+        """Moves to the position of a state, as another rank of another number of ranks."""
+        self._move(
+            {**_at_begin(state["epoch"]), "state": state, "complete": is_complete(state), "resumed": True}, world
+        )
+
     def position(self, workers: int = 0) -> dict[str, Any]:
         """The position at which the next iteration begins: the epoch, and a loader state with the step (None: the first
         step). workers: those whose epochs follow each other."""
         position = self._position.get()
         if workers and (following := int(self._next_epochs[:workers].min())):
-            return _at_begin(following)
-        return (
-            {**_at_begin(position["epoch"] + 1), "resumed": position["resumed"]} if position["complete"] else position
-        )
+            return {**position, **_at_begin(following)}
+        if not position["complete"]:
+            return position
+        return {**position, **_at_begin(position["epoch"] + 1), "resumed": position["resumed"]}
 
     def ended(self, worker: int, epoch: int) -> None:
         """Records that a worker read an epoch to its end."""
         if worker < _MOST_WORKERS:
             self._next_epochs[worker] = epoch + 1
 
-    def _move(self, position: dict[str, Any]) -> None:
-        self._position.set(position)
+    def _move(self, position: dict[str, Any], world: World | None = None) -> None:
+        kept = self._position.get()["world"] if world is None else [world.rank, world.size]
+        self._position.set({**position, "world": kept})
         self._next_epochs.zero_()
 
     def open(self, worker: int, workers: int, position: Mapping[str, Any]) -> Loader:
         """Creates a loader at a position, for the steps s with s mod workers = worker."""
         own = dict(self._options)
         own.update(worker=worker, workers=workers, prefetch_bytes=max(1, own["prefetch_bytes"] // workers))
+        if position["world"] is not None:
+            own["world"] = World(*position["world"])
         loader = self._cache.loader(**own)
         if position["state"] is None:
             loader.set_epoch(position["epoch"])

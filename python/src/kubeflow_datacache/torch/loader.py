@@ -24,6 +24,7 @@ from kubeflow_datacache.torch.dataset import StreamingDataset, first_step
 from kubeflow_datacache.torch.device import DeviceCopier, PendingCopy
 from kubeflow_datacache.torch.segments import drop_segments
 from kubeflow_datacache.torch.worker_stats import WorkerStats
+from kubeflow_datacache.world import World, check_resize
 
 
 class StreamingDataLoader(DataLoader[Any]):
@@ -159,6 +160,20 @@ class StreamingDataLoader(DataLoader[Any]):
         """
         self._end()
         self._source.load_state_dict(state)
+
+    def resize(self, world: World, step: int | None = None) -> None:
+        """Makes this process another rank of another number of ranks, from the next batch on; see Loader.resize.
+
+        The next iteration's workers start anew, or with persistent_workers only their streams.
+        """
+        epoch, at = check_resize(world, step, len(self)) or (None, None)
+        here = self.state_dict()
+        there = here if epoch is None else {**here, "epoch": epoch, "next_step": at}
+        reading = None if self._report is None else self._report.share
+        if self._position and there == here and reading and (reading.rank, reading.world) == (world.rank, world.size):
+            return
+        self._end()
+        self._source.resize(world, there)
 
     def stats(self) -> Stats:
         """Statistics over all workers, as of their last reports."""
