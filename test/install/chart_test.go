@@ -81,7 +81,7 @@ patches:
     - {op: add, path: /spec/template/spec/nodeSelector, value: {pool: system}}
 - target: {kind: Deployment, name: datacache-scratch-volumes}
   patch: |-
-    - {op: add, path: /spec/template/spec/tolerations, value: [{key: system, operator: Exists}]}
+    - {op: add, path: /spec/template/spec/tolerations/-, value: {key: system, operator: Exists}}
     - {op: add, path: /spec/template/spec/containers/0/args/-, value: --claim-qps=20}
 - target: {kind: DaemonSet}
   patch: |-

@@ -39,7 +39,8 @@ func TestMain(m *testing.M) {
 	lastPort.Store(19500)
 	options := kubetest.Options{
 		Tools: os.Getenv("DATACACHE_KUBE"), Scheme: v1alpha1.AddToScheme,
-		CRDs: []string{filepath.Join(repository, "manifests/base/crds/datacache.kubeflow.org_datacaches.yaml")},
+		CRDs:        []string{filepath.Join(repository, "manifests/base/crds/datacache.kubeflow.org_datacaches.yaml")},
+		Controllers: []string{"deployment-controller", "replicaset-controller"},
 	}
 	os.Exit(kubetest.RunWithProgram(options, "./cmd/manager", nil, func(c *kubetest.Cluster, built string) int {
 		cluster, program = c, built
