@@ -12,6 +12,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/kubeflow/datacache/internal/admit"
@@ -19,7 +20,10 @@ import (
 )
 
 // mutator edits TrainJobs so that they use a runtime with a step that waits for the cache. It is safe for concurrent use.
-type mutator struct{ admission *admit.Admission }
+type mutator struct {
+	admission *admit.Admission
+	lenient   bool // a TrainJob that can't be judged is admitted
+}
 
 var _ admission.Defaulter[*trainer.TrainJob] = (*mutator)(nil)
 
@@ -33,6 +37,10 @@ func (m *mutator) Default(ctx context.Context, job *trainer.TrainJob) error {
 		return m.update(job, request.OldObject.Raw)
 	}
 	errs, err := m.admission.Mutate(ctx, request.Namespace, string(request.UID), job)
+	if err != nil && m.lenient {
+		logf.FromContext(ctx).Error(err, "admit a TrainJob unseen")
+		return nil
+	}
 	if err != nil {
 		return err
 	}

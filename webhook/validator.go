@@ -8,13 +8,17 @@ import (
 	"fmt"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/kubeflow/datacache/internal/admit"
 )
 
 // validator rejects new TrainJobs that can't have their cache. It is safe for concurrent use.
-type validator struct{ admission *admit.Admission }
+type validator struct {
+	admission *admit.Admission
+	lenient   bool // a TrainJob that can't be judged is admitted
+}
 
 var _ admission.Validator[*trainer.TrainJob] = (*validator)(nil)
 
@@ -25,6 +29,10 @@ func (v *validator) ValidateCreate(ctx context.Context, job *trainer.TrainJob) (
 		return nil, fmt.Errorf("validate a TrainJob: %w", err)
 	}
 	warnings, errs, err := v.admission.Validate(ctx, request.Namespace, job)
+	if err != nil && v.lenient {
+		logf.FromContext(ctx).Error(err, "admit a TrainJob unseen")
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/kubeflow/datacache/internal/admit"
 	"github.com/kubeflow/datacache/internal/inject"
@@ -24,18 +25,27 @@ import (
 const (
 	MutatePath   = "/mutate-trainjob"
 	ValidatePath = "/validate-trainjob"
+	// These are for TrainJobs that name only a runtime, most of which have nothing to do with caches: if the runtime can't be found out,
+	// they are admitted as they are.
+	MutateGatePath   = "/mutate-gate-trainjob"
+	ValidateGatePath = "/validate-gate-trainjob"
 )
 
-// Setup registers both webhooks with the manager's webhook server. The manager's scheme must contain Trainer's types and ours. If tracer
+// Setup registers the webhooks with the manager's webhook server. The manager's scheme must contain Trainer's types and ours. If tracer
 // is nil, no spans are made.
 func Setup(mgr ctrl.Manager, settings inject.Settings, tracer trace.Tracer) error {
 	judge := &admit.Admission{Readers: []client.Reader{mgr.GetClient(), mgr.GetAPIReader()}, Mapper: mgr.GetRESTMapper(), Settings: settings, Tracer: tracer}
 	err := ctrl.NewWebhookManagedBy(mgr, &trainer.TrainJob{}).
-		WithDefaulter(&mutator{judge}).WithDefaulterCustomPath(MutatePath).
-		WithValidator(&validator{judge}).WithValidatorCustomPath(ValidatePath).
+		WithDefaulter(&mutator{admission: judge}).WithDefaulterCustomPath(MutatePath).
+		WithValidator(&validator{admission: judge}).WithValidatorCustomPath(ValidatePath).
 		Complete()
 	if err != nil {
 		return fmt.Errorf("set up the webhooks of TrainJobs: %w", err)
 	}
+	lenient := *judge
+	lenient.Settings.HubMirror = inject.HubMirror{} // namespaces choose it, by a webhook of its own
+	server := mgr.GetWebhookServer()
+	server.Register(MutateGatePath, admission.WithDefaulter[*trainer.TrainJob](mgr.GetScheme(), &mutator{&lenient, true}))
+	server.Register(ValidateGatePath, admission.WithValidator[*trainer.TrainJob](mgr.GetScheme(), &validator{&lenient, true}))
 	return nil
 }

@@ -242,8 +242,8 @@ func TestNamespacedWebhooks(t *testing.T) {
 			found++
 		}
 	}
-	if found != 3 { // those for creation, updates and validation
-		t.Errorf("there are %d webhooks, want 3", found)
+	if found != 5 { // those for creation, updates and validation, and two for TrainJobs that name only a runtime
+		t.Errorf("there are %d webhooks, want 5", found)
 	}
 }
 
