@@ -34,6 +34,7 @@ type notebook struct {
 		Name, Status, Runtime string
 		Steps                 map[string]string
 		Log, Followed         []string
+		Head, Nodes           []string // logs of the cache's servers
 		Reasons               []string
 		Cache                 struct {
 			State, Endpoint, Text string
@@ -89,6 +90,7 @@ func TestKubeflowSDK(t *testing.T) {
 		if lines := strings.Split(gateLog, "\n"); !slices.Equal(job.Log, lines) || !slices.Equal(job.Followed, lines) {
 			t.Errorf("%s: the log of its step is %q, followed %q, want %q", form, job.Log, job.Followed, lines)
 		}
+		serversLogs(t, form, job.Head, job.Nodes)
 		for _, reason := range []string{"CacheProvisioning", "CacheReady"} {
 			if !slices.Contains(job.Reasons, reason) {
 				t.Errorf("%s: its events are %q, want %s among them", form, job.Reasons, reason)
@@ -109,6 +111,24 @@ func TestKubeflowSDK(t *testing.T) {
 	cluster.Vanish(t, &v1alpha1.DataCache{}, ns, "kep")
 }
 
+// serversLogs checks the logs of a cache's servers: those of several pods have the pod's name before each line.
+func serversLogs(t *testing.T, form string, head, nodes []string) {
+	t.Helper()
+	if len(head) != 1 {
+		t.Errorf("%s: the log of its cache's head is %q, want one line", form, head)
+		return
+	}
+	leader, ok := strings.CutPrefix(head[0], serverLog)
+	var want []string
+	for i := range 2 {
+		node := fmt.Sprintf("%s-%d", leader, i+1)
+		want = append(want, node+"  "+serverLog+node)
+	}
+	if !ok || !strings.HasSuffix(leader, "-cache-0") || !slices.Equal(nodes, want) {
+		t.Errorf("%s: the logs of its cache's servers are %q and %q, want %q of a head and %q", form, head, nodes, serverLog, want)
+	}
+}
+
 // shipped installs one of our runtimes in a namespace: other tests use Trainer's runtime of the same name.
 func shipped(t *testing.T, namespace, name string) {
 	t.Helper()
@@ -126,6 +146,9 @@ func shipped(t *testing.T, namespace, name string) {
 // gateLog is the log of the waiting step of every TrainJob of headsFollowPods.
 const gateLog = "waiting for the cache\nthe cache is ready"
 
+// serverLog is the log of each server of headsFollowPods, before the name of its pod.
+const serverLog = "served by "
+
 // headsFollowPods runs one real head and connects every cache of the namespace to it, whatever its name. Steps complete when they are
 // started; training pods keep running.
 func headsFollowPods(t *testing.T, namespace string) {
@@ -136,7 +159,7 @@ func headsFollowPods(t *testing.T, namespace string) {
 		switch {
 		case isCachePod(pod):
 			heads.serve(namespace, pod.Labels[inject.LabelCache], server)
-			return kubetest.Act{}
+			return kubetest.Act{Log: serverLog + pod.Name + "\n"}
 		case pod.Spec.Containers[0].Name == inject.StepName:
 			return kubetest.Act{Exit: new(int32(0)), Log: gateLog + "\n"}
 		}

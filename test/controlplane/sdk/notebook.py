@@ -109,6 +109,8 @@ def look(client: TrainerClient, name: str) -> dict[str, Any]:
         "steps": {step.name: step.status for step in client.get_job(name).steps},
         "log": list(client.get_job_logs(name, step="dataset-initializer")),
         "followed": list(cache_logs(client, name, follow=True)),
+        "head": list(cache_logs(client, name, server="head")),
+        "nodes": list(cache_logs(client, name, server="node")),
         "reasons": reasons,
         "cache": {"state": status.state, "rows": status.rows, "endpoint": status.endpoint, "text": str(status)},
     }
