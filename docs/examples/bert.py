@@ -24,10 +24,18 @@ from kubeflow.trainer.options import (
 from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer
 
 
-def train_bert(folder: str, epochs: int = 2, global_batch_size: int = 32, every: int = 16, trace: bool = False) -> None:
-    """Train, from the last checkpoint in the folder if there is one. Runs on every node, so it imports what it needs.
+def train_bert(
+    folder: str,
+    epochs: int = 2,
+    global_batch_size: int = 32,
+    every: int = 16,
+    trace: bool = False,
+) -> None:
+    """Train, from the last checkpoint in the folder if there is one.
 
-    folder: a volume that all nodes share. every: steps between checkpoints. trace: print each step's rows and loss.
+    Runs on every node, so it imports what it needs.
+    folder: a volume that all nodes share. every: steps between checkpoints.
+    trace: print each step's rows and loss.
     """
     import json
     import os
@@ -43,7 +51,7 @@ def train_bert(folder: str, epochs: int = 2, global_batch_size: int = 32, every:
     from kubeflow_datacache import DataCache, World
 
     gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
+    device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if gpu else "cpu")
     dist.init_process_group("nccl" if gpu else "gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     words, checkpoint = Path(folder, "tokenizer.json"), Path(folder, "checkpoint.pt")
@@ -51,9 +59,16 @@ def train_bert(folder: str, epochs: int = 2, global_batch_size: int = 32, every:
 
     # A tokenizer of the table's own words: rank 0 reads the texts once.
     if rank == 0 and not words.exists():
-        texts = cache.loader(global_batch_size=1024, shuffle=False, tail="keep", columns=["content"], world=World(0, 1))
+        loader = cache.loader(
+            global_batch_size=1024,
+            shuffle=False,
+            tail="keep",
+            columns=["content"],
+            world=World(0, 1),
+        )
+        texts = (batch["content"].to_pylist() for batch in loader)
         tokenizer = BertWordPieceTokenizer()
-        tokenizer.train_from_iterator((b["content"].to_pylist() for b in texts), vocab_size=2048, show_progress=False)
+        tokenizer.train_from_iterator(texts, vocab_size=2048, show_progress=False)
         tokenizer.save(f"{words}.part")
         Path(f"{words}.part").rename(words)
     dist.barrier()
@@ -85,8 +100,12 @@ def train_bert(folder: str, epochs: int = 2, global_batch_size: int = 32, every:
     model = DistributedDataParallel(bert)
     optimizer = torch.optim.AdamW(bert.parameters(), lr=1e-3)
 
-    columns = ["content", "label"]
-    loader = cache.loader(global_batch_size=global_batch_size, seed=7, columns=columns, transform=encode)
+    loader = cache.loader(
+        global_batch_size=global_batch_size,
+        seed=7,
+        columns=["content", "label"],
+        transform=encode,
+    )
     if checkpoint.exists():
         saved = torch.load(checkpoint, map_location=device)
         bert.load_state_dict(saved["model"])
@@ -100,19 +119,25 @@ def train_bert(folder: str, epochs: int = 2, global_batch_size: int = 32, every:
             inputs = {name: tensor.to(device) for name, tensor in batch.data.items()}
             labels = inputs.pop("labels")
             losses = cross_entropy(model(**inputs).logits, labels, reduction="sum")
-            # DDP divides the sum of the ranks' gradients by their number; shares of a batch may differ by a row.
+            # DDP divides the sum of the ranks' gradients by their number; shares of a
+            # batch may differ by a row.
             loss = losses * world / global_batch_size
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             step = batch.step + 1
             if trace:
-                rows = batch.indices.tolist()
-                print(json.dumps({"epoch": epoch, "step": batch.step, "ids": rows, "loss": losses.item()}), flush=True)
+                rows = {"epoch": epoch, "step": batch.step, "ids": batch.indices.tolist()}
+                print(json.dumps({**rows, "loss": losses.item()}), flush=True)
             elif rank == 0 and step % every == 0:
-                print(f"epoch {epoch}, step {step} of {loader.steps}: loss {loss.item():.3f}", flush=True)
+                position = f"epoch {epoch}, step {step} of {loader.steps}"
+                print(f"{position}: loss {loss.item():.3f}", flush=True)
             if rank == 0 and step % every == 0:
-                state = {"model": bert.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
+                state = {
+                    "model": bert.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "loader": loader.state_dict(),
+                }
                 torch.save(state, f"{checkpoint}.part")
                 Path(f"{checkpoint}.part").rename(checkpoint)  # whole or not at all
     if rank == 0:
@@ -122,21 +147,21 @@ def train_bert(folder: str, epochs: int = 2, global_batch_size: int = 32, every:
 
 def volumes(folders: dict[str, str]) -> RuntimePatch:
     """Mount PersistentVolumeClaims in the training containers: folders by claim."""
-    claims = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in folders]
+    claims = [{"name": c, "persistentVolumeClaim": {"claimName": c}} for c in folders]
     mounts = [{"name": claim, "mountPath": folder} for claim, folder in folders.items()]
-    pod = PodSpecPatch(volumes=claims, containers=[ContainerPatch("node", volume_mounts=mounts)])
-    job = ReplicatedJobPatch("node", JobTemplatePatch(spec=JobSpecPatch(PodTemplatePatch(spec=pod))))
-    return RuntimePatch(TrainingRuntimeSpecPatch(JobSetTemplatePatch(spec=JobSetSpecPatch([job]))))
+    node = ContainerPatch("node", volume_mounts=mounts)
+    pod = PodTemplatePatch(spec=PodSpecPatch(volumes=claims, containers=[node]))
+    job = ReplicatedJobPatch("node", JobTemplatePatch(spec=JobSpecPatch(pod)))
+    jobs = JobSetTemplatePatch(spec=JobSetSpecPatch([job]))
+    return RuntimePatch(TrainingRuntimeSpecPatch(jobs))
 
 
 def main() -> None:
     """Create the TrainJob and show its log."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "metadata", help="the table's metadata file, such as s3://bucket/reviews/metadata/00003.metadata.json"
-    )
-    parser.add_argument("--image", default="pytorch/pytorch:latest", help="an image with torch")
-    parser.add_argument("--claim", default="checkpoints", help="a PersistentVolumeClaim that all nodes can mount")
+    parser.add_argument("metadata", help="URI of the table's *.metadata.json")
+    parser.add_argument("--image", default="pytorch/pytorch:latest", help="has torch")
+    parser.add_argument("--claim", default="checkpoints", help="all nodes can mount it")
     parser.add_argument("--nodes", type=int, default=2)
     args = parser.parse_args()
     client = TrainerClient()

@@ -80,8 +80,8 @@ const waitsIntro = `<!-- Made by go test ./test/controlplane -run TestPageOfWait
 # What a TrainJob waits for
 
 From admission to its last pod. The tests of test/controlplane bring about each wait on a real API server, as far as one can, and compare
-what is said of it: by ` + "`kubectl datacache why`" + ` ([kubectl.md](../kubectl.md#why)), by a condition of the DataCache, and by an event of the TrainJob.
-The page of all caches ([watch.md](../watch.md#all-caches)) shows the reason and the message of that condition.
+what is said of it: by [` + "`kubectl datacache why`" + `](../kubectl.md#why), by a condition of the DataCache, and by an event of the TrainJob.
+The [page of all caches](../watch.md#all-caches) shows the reason and the message of that condition.
 
 - The condition Ready says why a cache has not all rows in memory.
 - The condition Read says of a cache that is Ready and used why its rows are not read. ` + "`TrainJobWaits`" + ` has the sentence of ` + "`why`" + ` with what to

@@ -149,12 +149,12 @@ func newCharts(t *testing.T, registry, image string) *charts {
 	return c
 }
 
-// run runs a command that docs/install.md has as a line of its own, with the test's registry, values and folder, and more arguments. It
-// returns what the command prints.
+// run runs a command of docs/install.md, where a backslash may continue a line, with the test's registry, values and folder, and more
+// arguments. It returns what the command prints.
 func (c *charts) run(line string, more ...string) (string, error) {
 	c.t.Helper()
-	if !strings.Contains(c.docs, "\n"+line+"\n") {
-		c.t.Fatalf("docs/install.md does not have the line %q", line)
+	if !strings.Contains(strings.ReplaceAll(c.docs, " \\\n  ", " "), "\n"+line+"\n") {
+		c.t.Fatalf("docs/install.md does not have the command %q", line)
 	}
 	own := strings.NewReplacer("<your registry>", c.registry, " values.yaml", " "+c.values, "<your folder>", clusterManifest)
 	arguments := append(strings.Fields(own.Replace(line)), more...)

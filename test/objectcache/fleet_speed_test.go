@@ -57,7 +57,7 @@ func TestFleetSpeed(t *testing.T) {
 		fleetNodes, fleetRequests, fleetBytes/(1<<30), fleetMean/(1<<20), fleetRequests/fleetNodes, fleetBytes/fleetNodes*8/1e9)
 	direct := fleetRequests * straight.perGet(fleetMean)
 	hops := fleetRequests * (straight.perGet(fleetMean)/fleetNodes + forwarded.perGet(fleetMean)*(fleetNodes-1)/fleetNodes)
-	fmt.Printf("CPUs of this kind: %.1f if each GET reaches its node at once, %.1f if it reaches any; %.2f and %.2f a node\n",
+	fmt.Printf("CPUs of this kind: %.1f if each GET reaches its node at once, %.1f if it reaches any;\n%.2f and %.2f a node\n",
 		direct, hops, direct/fleetNodes, hops/fleetNodes)
 }
 
