@@ -32,7 +32,8 @@ PAGES: dict[str, tuple[str, str]] = {  # page: (code to run before it, assertion
     "docs/fluid.md": (SDK, "assert len(posted) == 1, posted"),
     "docs/scratch-volumes.md": (SDK, "assert len(posted) == 1, posted"),
 }
-ELSEWHERE = {"docs/frameworks.md"}  # examples/test_frameworks_page.py
+# examples/test_frameworks_page.py; test/e2e/bert_test.go
+ELSEWHERE = {"docs/frameworks.md", "docs/bert.md"}
 
 
 @pytest.fixture(scope="module")
