@@ -80,3 +80,12 @@ func TestLinksSayWhatTheyLeadTo(t *testing.T) {
 		t.Errorf("found %d links to pages, want at least 100: is the pattern right?", links)
 	}
 }
+
+const maxReadme = 800 // words
+
+// TestReadmeIsShort checks that the first page can be read in a few minutes: more belongs to a page of its own.
+func TestReadmeIsShort(t *testing.T) {
+	if words := len(strings.Fields(readFile(t, "README.md"))); words > maxReadme {
+		t.Errorf("README.md has %d words, at most %d are read: move some to a page of docs", words, maxReadme)
+	}
+}
