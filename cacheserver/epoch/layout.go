@@ -8,8 +8,8 @@ type layout struct {
 	rows    uint64
 	clump   uint64 // 0: not shuffled
 	perm    Permutation
-	regular uint64 // positions below it are in the clumps up to and including the short one
-	missing uint64 // number of rows that the last clump lacks; positions from regular on are shifted by it
+	regular uint64 // where the short last clump ends in the shuffled order; rows, if no clump is short
+	missing uint64 // how many rows shorter the last clump is; positions from regular on are shifted by it
 }
 
 // newLayout returns the layout of a valid epoch.
@@ -26,8 +26,8 @@ func newLayout(e Epoch) layout {
 	return l
 }
 
-// place fills runs with the rows of at most the given number of positions from first on, all within the epoch. It returns the number
-// of runs and of positions placed.
+// place fills runs with the rows at the positions [first, first+positions), which must be within the epoch, as far as runs has room. It
+// returns the number of runs and of positions that they cover.
 func (l *layout) place(runs []Run, first, positions uint64) (n int, placed uint64) {
 	if l.clump > 0 {
 		return l.placeClumps(runs, first, positions)
@@ -36,7 +36,7 @@ func (l *layout) place(runs []Run, first, positions uint64) (n int, placed uint6
 	return 1, positions
 }
 
-// placeClumps makes one run per clump.
+// placeClumps is place for a shuffled epoch: it makes one run for each clump.
 func (l *layout) placeClumps(runs []Run, first, positions uint64) (n int, placed uint64) {
 	if first >= l.regular {
 		first += l.missing
@@ -44,7 +44,7 @@ func (l *layout) placeClumps(runs []Run, first, positions uint64) (n int, placed
 	index, offset := first/l.clump, first%l.clump
 	var clumps [32]uint64
 	for n < len(runs) && placed < positions {
-		// With a short clump among them, these positions may reach into one more clump; the next iteration handles that one.
+		// If the short clump is among them, the positions may end in one more clump: the next iteration adds it.
 		ahead := min(uint64(len(clumps)), uint64(len(runs)-n), ceil(positions-placed+offset, l.clump))
 		l.perm.Fill(clumps[:ahead], index)
 		index += ahead

@@ -10,7 +10,7 @@ type mixture struct {
 	unit   uint64 // positions of one draw
 	base   uint64 // number of the draw at position 0
 	phases []phase
-	part   Epoch // the part's rows, seed and clump; Number is that of rows
+	part   Epoch // the part's rows, seed and clump; Number is the epoch of the part that rows describes
 	rows   layout
 	// slots is the permutation of block number `block` of phase number `in`, or nothing if drawing is false.
 	drawing bool

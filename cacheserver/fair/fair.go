@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// A stream may hold a turn while others wait for mostPatience if it uses it, and for its own patience if it waits for its client. That
-	// is usualPatience at first, and falls to leastPatience while the stream's client reads slowly.
+	// How long a stream may hold a turn while others wait: mostPatience while it makes or sends a message, and Stream.patience while it
+	// waits for its client. The latter starts at usualPatience and falls to leastPatience while the client reads slowly.
 	usualPatience, leastPatience, mostPatience = 20 * time.Millisecond, time.Millisecond, 100 * time.Millisecond
 	// quickTurn is the maximum length of a turn whose client reads as fast as the server sends.
 	quickTurn = 4 * time.Millisecond
@@ -30,7 +30,7 @@ const (
 	pollInterval = 5 * time.Millisecond
 	// usualMessage is the assumed length, in bytes, of a stream's first message.
 	usualMessage = 1 << 20
-	// equal is the largest difference, in bytes by weight, between the starts of jobs that count as equally far: their turns' messages.
+	// equal is the difference of virtual start times, in bytes divided by weight, up to which jobs count as equally far: a few messages.
 	equal = 4 * usualMessage
 )
 
@@ -53,20 +53,20 @@ type Queue struct {
 // job is one job's state. Queue.mu protects it.
 type job struct {
 	name    string
-	share   float64         // of a job's weight: 1 if one of its addresses has no other job
-	weight  float64         // that of the settings, times share
-	streams map[*source]int // by where they come from; all counts are above 0
-	total   int             // of streams
-	held    int             // turns
-	finish  float64
-	waiting []*Stream // in order of their requests
+	share   float64         // factor of its weight, in (0, 1]: 1 if one of its addresses has no other job
+	weight  float64         // weight from the settings times share
+	streams map[*source]int // number of streams by address; each is above 0
+	total   int             // number of streams
+	held    int             // number of turns that its streams hold
+	finish  float64         // virtual finish time
+	waiting []*Stream       // in order of their requests
 }
 
 // source is an address that streams come from.
 type source struct {
 	address string
 	jobs    map[*job]bool // with streams from here
-	latest  float64       // the latest virtual finish time of its streams' turns: another name does not make up for them
+	latest  float64       // the latest virtual finish time of its streams' turns; a new job from this address starts there
 }
 
 // Stream is a member of a queue that sends one message after another. Only one goroutine may use it. Make it with Queue.Join and
@@ -89,9 +89,8 @@ type Stream struct {
 	last     int64         // bytes of its last message
 }
 
-// New returns a queue that grants a number of turns at a time, or two for each job with streams if these are more, where jobs of one address
-// count as one. A job alone needs no
-// turns: there is nobody to share with.
+// New returns a queue that grants at most turns turns at a time, or two for each job with streams if that is more; jobs of one address
+// count as one job. While only one job has streams, the number of turns is not limited.
 func New(turns int) *Queue {
 	q := &Queue{turns: turns, jobs: map[string]*job{}, sources: map[string]*source{}}
 	q.timer = time.AfterFunc(time.Hour, q.overdue)
@@ -123,8 +122,8 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("job %q: it has %d streams of this data node, which is the limit maxStreamsPerJob; end one, or raise the limit", e.Job, e.Most)
 }
 
-// Join adds a stream from an address to a job. uses reports whether the stream uses its turn, to make a message or to wait for the network,
-// rather than to wait for its client; it may be called whenever the stream has a turn, and must not call the queue. The error is a *LimitError.
+// Join adds a stream from an address to a job. uses reports whether the stream is making a message or waiting for the network; false means
+// that it waits for its client. It may be called whenever the stream has a turn, and must not call the queue. The error is a *LimitError.
 func (q *Queue) Join(name, address string, uses func() bool) (*Stream, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -155,7 +154,7 @@ func (q *Queue) Join(name, address string, uses func() bool) (*Stream, error) {
 	return &Stream{queue: q, job: j, from: from, ready: make(chan struct{}, 1), uses: uses, index: -1, patience: usualPatience, last: usualMessage}, nil
 }
 
-// divide sets the shares of the jobs from a source, to which a job came or which one has left.
+// divide sets the shares of a source's jobs. It is called when the number of these jobs has changed.
 func (q *Queue) divide(from *source) {
 	for j := range from.jobs {
 		q.setShare(j)
@@ -173,7 +172,7 @@ func (q *Queue) setShare(j *job) {
 	j.weight = j.share * q.settings.weight(j.name)
 }
 
-// forget removes a source without streams whose latest finish is past, so that its next job would start as one of a new source does.
+// forget removes a source without streams whose latest finish time is not ahead of the virtual time: a new source would start the same.
 func (q *Queue) forget(from *source) {
 	if len(from.jobs) == 0 && from.latest <= q.virtual {
 		delete(q.sources, from.address)
@@ -246,7 +245,7 @@ func (s *Stream) Contended() bool {
 	return s.index >= 0 && len(s.queue.waiting) > 0
 }
 
-// Draining tells the queue that the stream's turn goes on because the network is slow, not because the client is.
+// Draining tells the queue that the stream's turn is long because of the network and not because of the client.
 func (s *Stream) Draining() {
 	s.queue.mu.Lock()
 	defer s.queue.mu.Unlock()
@@ -282,12 +281,12 @@ func (q *Queue) settle(s *Stream) {
 		}
 		q.drop(s)
 	}
-	if len(q.holding) == 0 && len(q.waiting) == 0 { // the end of a busy period: no job is ahead of another
+	if len(q.holding) == 0 && len(q.waiting) == 0 { // a busy period ends: all jobs start equal in the next one
 		q.virtual = max(q.virtual, q.latest)
 	}
 }
 
-// count notes the virtual finish time of the stream's job. mu is held.
+// count raises the latest virtual finish times of the queue and the stream's source to that of its job. mu is held.
 func (q *Queue) count(s *Stream) {
 	q.latest = max(q.latest, s.job.finish)
 	s.from.latest = max(s.from.latest, s.job.finish)
@@ -315,8 +314,8 @@ func (q *Queue) dispatch() {
 }
 
 // next returns the index in waiting of the job that gets the next turn, and the earliest start of all waiting jobs. It is the job with
-// the earliest start or, of several whose starts count as equal, the one that holds the fewest turns for its weight. Otherwise a job with
-// just as many streams as its share of the turns would lose one to each message that ends a moment early, and could not make up for it.
+// the earliest start or, of several whose starts count as equal, the one that holds the fewest turns for its weight. By the earliest start
+// alone, a job with as many streams as its share of the turns would lose a turn whenever another job's message ends a moment earlier.
 // mu is held.
 func (q *Queue) next() (best int, first float64) {
 	first = q.start(q.waiting[0])
@@ -335,8 +334,8 @@ func (q *Queue) next() (best int, first float64) {
 // start is the virtual time at which the job's next turn would start. mu is held.
 func (q *Queue) start(j *job) float64 { return max(q.virtual, j.finish) }
 
-// grant gives a turn to the first stream of the job waiting[i]. first is the earliest start of all that wait. The virtual time does not pass the
-// finish of a job that has turns: it may have no other stream that waits, and would lose its place. mu is held.
+// grant gives a turn to the first stream of the job waiting[i]; first is the earliest start of all waiting jobs. The virtual time does not
+// pass the finish time of a job that holds turns, which may have no waiting stream and would fall behind. mu is held.
 func (q *Queue) grant(i int, first float64) {
 	before := q.virtual
 	j := q.waiting[i]
@@ -368,14 +367,14 @@ func (q *Queue) withdraw(s *Stream) {
 	}
 }
 
-// watch sets the timer for the turn that will be held too long first. mu is held.
+// watch sets the timer to when the first held turn reaches its stream's patience, at most pollInterval from now. mu is held.
 func (q *Queue) watch(now time.Time) {
 	if len(q.holding) == 0 {
 		return
 	}
 	first := now.Add(pollInterval)
 	for _, s := range q.holding {
-		if due := s.since.Add(s.patience); due.Before(first) && due.After(now) { // others were found to wait for the network
+		if due := s.since.Add(s.patience); due.Before(first) && due.After(now) { // past ones were found to use their turns
 			first = due
 		}
 	}
@@ -385,8 +384,8 @@ func (q *Queue) watch(now time.Time) {
 	}
 }
 
-// overdue takes turns from streams that have held theirs too long, because their clients do not read, and gives them to waiting ones.
-// The streams go on without, so that no stream waits for another one's client. The job of such a stream is charged all the same.
+// overdue takes turns from streams that have held them too long and grants them to waiting streams, so that no stream waits for another
+// one's client. A stream that loses its turn still sends its message, and its job is charged for it.
 func (q *Queue) overdue() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

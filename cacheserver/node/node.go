@@ -41,7 +41,7 @@ type Config struct {
 	Workers   int    // number of row groups decoded concurrently; 0: one per core
 	// FilterMemory is the maximum memory, in bytes, of the indexes of filters; they are within Budget too. 0: a twentieth of its limit.
 	FilterMemory int64
-	Work         *work.Pool    // evaluates filters; shared by the nodes of one process; nil: this node has its own, of a step a core
+	Work         *work.Pool    // evaluates filters; shared by the nodes of one process; nil: its own, with one step per core at a time
 	Decoding     *load.Limiter // shared by the nodes of one process; nil: this node has its own
 	Turns        *fair.Queue   // of the streams, shared by the nodes of one process; nil: this node has its own, without weights and limits
 

@@ -30,7 +30,7 @@ type Metrics struct {
 	DecodedBytes  prometheus.Counter     // bytes of Arrow arrays copied to chunks
 	DecodedRows   prometheus.Counter
 	SplitsLoaded  prometheus.Counter
-	LoadColumns   *prometheus.CounterVec // columns of splits, by decoder
+	LoadColumns   *prometheus.CounterVec // loaded columns, counted once a split, by decoder
 	Streams       *prometheus.GaugeVec   // open now, by request kind
 	StreamsOpened *prometheus.CounterVec // by kind
 	SentBytes     *prometheus.CounterVec // FlightData bytes, by request kind
@@ -38,8 +38,8 @@ type Metrics struct {
 	SendWait      *prometheus.CounterVec // seconds blocked on the transport, by request kind
 	Work          *prometheus.CounterVec // seconds that the node took to make batches, by request kind
 	FilterIndexes prometheus.Gauge       // indexes of clients' filters in memory
-	FilterBytes   prometheus.Gauge       // bytes of them
-	FilterSeconds prometheus.Counter     // seconds of making them
+	FilterBytes   prometheus.Gauge       // bytes of these indexes
+	FilterSeconds prometheus.Counter     // seconds spent on building them
 	Requests      *prometheus.CounterVec // finished calls, by method and code
 	JobBytes      *JobCounter            // FlightData bytes, by job
 	JobWait       *JobCounter            // seconds that streams waited for their turn, by job

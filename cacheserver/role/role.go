@@ -43,13 +43,13 @@ type Config struct {
 	Profiles bool         // serve Go's profiles beside the metrics
 }
 
-// Role is what one server does.
+// Role is what a server serves and runs: a head's or a data node's services, status, page and background tasks.
 type Role struct {
 	Memory   transport.Memory            // for connections and requests
 	Register func(grpc.ServiceRegistrar) // registers the services
 	Status   ops.Server
 	Page     watch.Source
-	Tasks    []func(ctx context.Context) error // run until ctx ends; an error ends the server
+	Tasks    []func(ctx context.Context) error // each runs until ctx ends; its error ends the server
 }
 
 // defaultGrace is the default of Config.Grace.

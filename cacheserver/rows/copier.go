@@ -31,17 +31,17 @@ type sum struct {
 
 // copier copies rows from sources to one body in three steps: measure, place, fill. It is reused, by one goroutine at a time.
 type copier struct {
-	buffers []sourceBuffers // by node of the layout
+	buffers []sourceBuffers // the sources' buffers, by node of the layout
 
 	exact  bool // count nulls when measuring, so that no unnecessary bitmap is placed
-	clean  bool // the sources are chunks: null slots are zero, columns are in strips, messages may refer to memory
+	clean  bool // the sources are chunks: null slots are zero, columns are in strips, and a message may point into them
 	packed bool // the destination is a chunk: columns are written to strips
 	split  bool // cut pieces at nulls so that values in null slots are not copied; see normal.go
 
 	rows  []piece   // the rows to copy
-	items [][]piece // by node: the child slots (bytes, for kindVar) of each of its pieces
+	items [][]piece // by node: for each piece of it, the piece of child slots (bytes, for kindVar) that its offsets span
 	cuts  [][]piece // by node: its pieces cut at nulls, if split is set
-	of    [][]piece // by node: the pieces that its slots are copied from
+	of    [][]piece // by node: the pieces to copy
 	sums  []sum     // by node
 
 	fields []fieldNode // by node of the projection
@@ -49,14 +49,14 @@ type copier struct {
 	homes  []int64     // by buffer of the projection: its offset in body, or referred
 	starts []int64     // by strip: its offset in body
 	parts  [][]part    // by strip
-	body   []byte      // what is copied
+	body   []byte      // destination of the copied buffers
 }
 
 // referred is the value in homes of a buffer that is not copied: the message refers to the chunks' memory.
 const referred = int64(-1)
 
-// referBytes is the mean length of pieces from which on messages refer to them instead of copying. Each reference costs a few
-// allocations on its way through gRPC; below this length a copy is cheaper.
+// referBytes is the minimum mean length of a buffer's pieces for which a message points to them instead of copying them. Each pointer
+// costs a few allocations on its way through gRPC; below this length a copy is cheaper.
 const referBytes = 4 << 10
 
 func newCopier(l *Layout) *copier {
@@ -77,7 +77,7 @@ func (p *copier) reset() {
 	}
 }
 
-// measure adds the rows from index from on to the sums of the nodes, which are those of whole columns.
+// measure adds p.rows[from:] to the sums of the nodes, which are whole columns.
 func (p *copier) measure(nodes []*node, from int) {
 	rows := int64(0)
 	for i := range p.rows[from:] {
@@ -88,7 +88,7 @@ func (p *copier) measure(nodes []*node, from int) {
 	}
 }
 
-// measureNode adds the pieces from index from on, which have the given number of slots, to the sums of a node and its children.
+// measureNode adds ps[from:], which have slots slots in total, to the sums of a node and its children.
 func (p *copier) measureNode(n *node, ps []piece, from int, slots int64) {
 	s, sb := &p.sums[n.id], &p.buffers[n.id]
 	if p.split {
@@ -170,7 +170,7 @@ func (p *copier) measureNulls(n *node, s *sum, sb *sourceBuffers, ps []piece) {
 	s.valid = s.nulls > 0
 }
 
-// bytes is the length of the measured body; ok is false if the body, or an array in it, exceeds maxBody.
+// bytes returns the length of the measured body. ok is false if the body, or an array in it, exceeds maxBody.
 func (p *copier) bytes(nodes []*node) (total int64, ok bool) {
 	for _, n := range nodes {
 		s := &p.sums[n.id]
@@ -194,7 +194,7 @@ func (p *copier) bytes(nodes []*node) (total int64, ok bool) {
 	return total, total <= maxBody
 }
 
-// slotBytes is the size in the body of a slot of kindFixed: the first column of a strip counts for the strip's whole row.
+// slotBytes returns the bytes that a slot of kindFixed takes in the body. A strip's row counts once, for the strip's first column.
 func (p *copier) slotBytes(n *node) int64 {
 	switch {
 	case !p.packed || n.strip == nil:

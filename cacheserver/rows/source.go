@@ -10,15 +10,14 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
-// sourceBuffers holds the addresses of one node's slots in each of the sources of a copier. Slot 0 is row 0 of the source, or the
-// first child slot of that row: the pointers include array offsets.
-//
-// The pointers are into off-heap chunks, or into Arrow buffers that a builder retains.
+// sourceBuffers has, for one node of the layout, pointers to its buffers in each source of a copier: all slices are indexed by source. A
+// pointer is to slot 0, which is row 0 of the source or, for a child, the first slot that belongs to row 0; array offsets are included.
+// Their memory belongs to off-heap chunks or to Arrow buffers that a builder retains.
 type sourceBuffers struct {
 	valid []unsafe.Pointer // validity bitmaps; nil: every slot is valid
 	a     []unsafe.Pointer // values, bits or offsets
 	b     []unsafe.Pointer // data of kindVar
-	bit   []int64          // index of the bit of slot 0 in valid, and in a for kindBool; empty: 0 in every source
+	bit   []int64          // position of slot 0's bit in valid, and for kindBool in a; empty: 0 in every source
 
 	nullable bool // a source has, or had, a validity bitmap
 }
@@ -45,8 +44,8 @@ func addSlab(buffers []sourceBuffers, n *node, s *slab) {
 	}
 }
 
-// addArray adds an array as a source to the buffers of n and its children. The array's slot base becomes slot 0; count slots,
-// starting at from, will be read. The array has been checked.
+// addArray adds an array as a source to the buffers of n and its children. The array's slot base becomes slot 0; only count slots from
+// slot from on will be read. The caller has validated the array.
 func addArray(buffers []sourceBuffers, n *node, d arrow.ArrayData, base, from, count int) {
 	sb := &buffers[n.id]
 	base += d.Offset()
@@ -96,7 +95,7 @@ func (sb *sourceBuffers) drop(lo, hi int) {
 	}
 }
 
-// bitOf is the index of the bit of slot 0 in a source's bitmaps.
+// bitOf returns the position of slot 0's bit in a source's bitmaps.
 func (sb *sourceBuffers) bitOf(src int32) int64 {
 	if len(sb.bit) == 0 {
 		return 0
@@ -113,7 +112,7 @@ func hasNulls(n *node, d arrow.ArrayData, at, count int) bool {
 	return bits != nil && ones(bits, int64(at), count) < count
 }
 
-// offsets returns the first and the last offset of count lists or values, starting at slot at.
+// offsets returns the range [lo, hi) of child slots, or bytes, of count lists or values from slot at on.
 func offsets(n *node, d arrow.ArrayData, at, count int) (lo, hi int64) {
 	if count == 0 {
 		return 0, 0
@@ -126,7 +125,7 @@ func offsets(n *node, d arrow.ArrayData, at, count int) (lo, hi int64) {
 	return *(*int64)(first), *(*int64)(last)
 }
 
-// start returns a pointer to a byte of an array's buffer, nil if the buffer ends before it.
+// start returns a pointer to byte at of buffer buf of an array, nil if the buffer ends before it.
 func start(d arrow.ArrayData, buf, at int) unsafe.Pointer {
 	b := buffer(d, buf)
 	if at >= len(b) {
@@ -135,7 +134,7 @@ func start(d arrow.ArrayData, buf, at int) unsafe.Pointer {
 	return unsafe.Pointer(&b[at])
 }
 
-// buffer returns the bytes of an array's buffer, nil if there is none.
+// buffer returns the bytes of buffer i of an array, nil if there is none.
 func buffer(d arrow.ArrayData, i int) []byte {
 	if i >= len(d.Buffers()) || d.Buffers()[i] == nil {
 		return nil

@@ -186,7 +186,7 @@ func Dial(address string, t TLS, dial Dialer) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// lookEvery is the least time between two looks whether the certificate has changed.
+// lookEvery is the minimum time between two checks whether the files of the certificate have changed.
 const lookEvery = 2 * time.Second
 
 // server is the server's TLS configuration; nil means plain text.

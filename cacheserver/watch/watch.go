@@ -36,7 +36,7 @@ type Page struct {
 	listeners atomic.Int64
 
 	mu       sync.Mutex
-	sections []section // as last rendered for listeners
+	sections []section // the last ones rendered for listeners
 	drawn    int       // count of samples when the charts were last drawn
 	tick     chan struct{}
 }

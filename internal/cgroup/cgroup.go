@@ -156,7 +156,7 @@ func readOptional(files fs.FS, name string) (string, error) {
 	return string(text), err
 }
 
-// unescape returns a path of /proc/self/mountinfo, which has blanks and backslashes as octal numbers.
+// unescape decodes a path in /proc/self/mountinfo, where blanks and backslashes are octal escapes.
 func unescape(text string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(text)
 }

@@ -47,7 +47,7 @@ func serveAsset(w http.ResponseWriter, r *http.Request) {
 
 const noSniff = "X-Content-Type-Options"
 
-// NoSniff returns a handler whose answers browsers take for what their Content-Type says.
+// NoSniff returns a handler that sets X-Content-Type-Options: nosniff, so that browsers trust the Content-Type.
 func NoSniff(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(noSniff, "nosniff")

@@ -27,7 +27,7 @@ type Set struct {
 	limit   int64 // bytes of all indexes
 	metrics *ops.Metrics
 	pool    *work.Pool      // evaluates filters
-	ctx     context.Context // of making indexes
+	ctx     context.Context // ends the building of indexes
 	running sync.WaitGroup  // goroutines of Make
 
 	mu      sync.Mutex

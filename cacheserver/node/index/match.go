@@ -113,7 +113,7 @@ type compiledFilter struct {
 	columns *rows.Projection
 }
 
-// compile compiles a filter, in its turn.
+// compile compiles a filter. It runs in the pool and reserves memory for it, as evaluate does.
 func (x *Set) compile(ctx context.Context, of Rows, spec peer.Index) (f compiledFilter, err error) {
 	working := int64(compileBytes * len(spec.Filter))
 	err = x.pool.Run(ctx, work.Task{

@@ -28,10 +28,10 @@ type observer interface {
 	end(err error)
 }
 
-// sent is a message that a stream has sent.
+// sent is the size and cost of a message that a stream has sent.
 type sent struct {
 	rows, bytes int64
-	work        time.Duration // that the node took to make it
+	work        time.Duration // time that the node took to make it
 }
 
 // reason is what a stream waits for.

@@ -24,7 +24,7 @@ type Config struct {
 	Index       int           // of the data node, for traces
 	Turns       *fair.Queue   // of the streams of this process
 	SendTimeout time.Duration // time for a client to read a message before its stream is ended
-	// Admit checks a sealed ticket and lends its rows. Its errors are statuses.
+	// Admit verifies a sealed ticket and lends the rows that it names. Its errors are gRPC statuses.
 	Admit func(ticket []byte) (Lent, error)
 }
 
@@ -45,7 +45,7 @@ type Server struct {
 	waiting atomic.Int64 // number of streams that wait for memory
 }
 
-// New returns a server.
+// New returns a server without streams.
 func New(cfg Config) *Server { return &Server{cfg: cfg} }
 
 // Flight returns the Flight service; status returns the value of its action "status".

@@ -71,7 +71,7 @@ func (t *Table) checkTotals(f fileIO, snapshot *table.Snapshot, manifests []ice.
 		{[]counter{records}, data.rows},
 		{[]counter{dataFiles}, data.files},
 		{[]counter{deleteFiles}, deletes.files},
-		{[]counter{positionDeletes, equalityDeletes}, deletes.rows}, // a manifest list does not tell them apart
+		{[]counter{positionDeletes, equalityDeletes}, deletes.rows}, // a manifest list counts both in one number
 	} {
 		if err := checkTotal(c.counters, c.found, snapshot, all); err != nil {
 			return err

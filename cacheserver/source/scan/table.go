@@ -56,9 +56,9 @@ type File struct {
 	Rows  int64        // of the whole file
 	// Stated are the bounds of the filter's columns in the dataset's metadata, by field id.
 	Stated map[int]predicate.Bounds
-	// Columns returns how the file's columns become those of the table.
+	// Columns returns how the columns of the file, whose footer is f, become those of the table.
 	Columns func(f *parquet.Footer) (*Columns, error)
-	// Deletes returns what deletes rows of the file. Nil: nothing does.
+	// Deletes returns the deleted rows of the file. Nil: no row is deleted.
 	Deletes func(ctx context.Context, c *Columns) (Deletes, error)
 }
 

@@ -12,22 +12,22 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// turn is a stream's request to write on its connection. Turns are granted in order, to streams that have something to send within
-// the peer's windows.
+// turn is a stream's request to write on its connection. Turns are granted in the order of requests; a stream that may send nothing
+// because of the peer's flow-control windows is passed over.
 type turn struct {
 	stream *stream
 	data   int  // number of bytes of DATA to write
 	frames bool // there are frames to write that are not subject to flow control
-	last   bool // it ends the stream
+	last   bool // the written frames end the stream
 
 	ready chan struct{} // buffered; receives one value when the turn is granted or has failed
 	// Set before ready receives a value:
 	granted  int   // bytes of DATA that may be written
-	halfOpen bool  // the peer has not ended its side
-	err      error // why nothing may be written
+	halfOpen bool  // the peer has not sent END_STREAM
+	err      error // not nil: the turn failed, and nothing may be written
 }
 
-// unsendable returns why the stream may not write. conn.mu is held.
+// unsendable returns the error with which a write of the stream fails, nil if it may write. conn.mu is held.
 func (t *turn) unsendable() error {
 	switch s := t.stream; {
 	case s.closed != nil:
@@ -38,25 +38,25 @@ func (t *turn) unsendable() error {
 	return nil
 }
 
-// writer shares a connection among the goroutines that write to it. One at a time has the turn, from begin or take until end. While
-// no goroutine has it, nothing that could be written is waiting: neither a turn that the windows allow nor, unless the connection has
-// failed, a control frame. Make it with init.
+// writer serializes the writes of a connection's goroutines. One goroutine at a time holds the connection, from begin or take until end.
+// While none holds it, nothing that could be written is waiting: no turn that the windows allow and, unless the connection has failed, no
+// control frame. Make it with init.
 type writer struct {
 	raw  net.Conn
 	net  net.Conn    // raw, or TLS over it
-	mu   *sync.Mutex // the connection's; protects all fields but those used by the holder of the turn
+	mu   *sync.Mutex // the connection's; protects all fields but composer and buffers
 	fail func(error) // ends the connection; called with mu held
 
 	timeout time.Duration // time limit for writing one turn; 0: none
 	peer    peerSettings
-	window  sendWindow // over all streams
-	writing bool
-	still   sync.Cond // nobody writes
+	window  sendWindow // the connection's flow-control window
+	writing bool       // a goroutine holds the connection
+	still   sync.Cond  // signaled when writing is false and nothing is to be written
 	waiting []*turn
 	control controlFrames
 	failed  error // why nothing is written any more
 
-	// Used only by the holder of the turn.
+	// Used only by the goroutine that holds the connection.
 	composer *composer
 	buffers  net.Buffers
 }
@@ -70,7 +70,7 @@ func (w *writer) init(c *conn) {
 	w.control.framer = http2.NewFramer(&w.control.frames, nil)
 }
 
-// begin waits for a turn and reserves window for it. If it succeeds, only the caller writes to the connection, until end.
+// begin waits until the turn is granted and returns how many bytes of DATA may be written. The caller then holds the connection until end.
 func (w *writer) begin(t *turn) (int, error) {
 	w.mu.Lock()
 	if err := t.unsendable(); err != nil {
@@ -108,7 +108,7 @@ func (w *writer) begin(t *turn) (int, error) {
 	return t.granted, t.err
 }
 
-// grant lets t write if something of it can be written now. mu is held, and nobody is writing.
+// grant grants t and reserves window for it if some of it can be written now. mu is held, and no goroutine holds the connection.
 func (w *writer) grant(t *turn) bool {
 	n := min(sendWindow(w.peer.piece(t.data)), w.window, t.stream.sendable)
 	if n <= 0 && !t.frames {
@@ -118,14 +118,14 @@ func (w *writer) grant(t *turn) bool {
 	w.window -= n
 	t.stream.sendable -= n
 	t.granted, t.halfOpen = int(n), !t.stream.remote
-	if t.last && t.granted == t.data { // before the peer can know it and open the next stream
+	if t.last && t.granted == t.data { // close it before the peer sees END_STREAM and opens the next stream
 		t.stream.close(errCallEnded)
 	}
 	w.take()
 	return true
 }
 
-// take makes the caller the connection's writer, with the queued control frames. mu is held.
+// take makes the caller the holder of the connection, which also writes the queued control frames. mu is held.
 func (w *writer) take() {
 	w.writing = true
 	w.control.frames, w.composer.control = w.composer.control[:0], w.control.frames
@@ -135,7 +135,7 @@ func (w *writer) take() {
 	}
 }
 
-// end releases the turn after writing.
+// end releases the connection after a write, whose error it takes.
 func (w *writer) end(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -146,7 +146,7 @@ func (w *writer) end(err error) {
 	w.next()
 }
 
-// next grants the connection to the next stream that can write; it must be called after every change that may enable a stream to
+// next grants the first waiting turn of which something can be written. It must be called after every change that may enable a stream to
 // write. mu is held.
 func (w *writer) next() {
 	if w.writing {
@@ -167,7 +167,7 @@ func (w *writer) next() {
 	w.still.Broadcast()
 }
 
-// dismiss fails the waiting turns of the stream. mu is held.
+// dismiss fails the stream's waiting turns with err. mu is held.
 func (w *writer) dismiss(s *stream, err error) {
 	w.waiting = slices.DeleteFunc(w.waiting, func(t *turn) bool {
 		if t.stream != s {
@@ -179,7 +179,7 @@ func (w *writer) dismiss(s *stream, err error) {
 	})
 }
 
-// stopLocked waits until no goroutine is writing. After the connection has failed, none will start.
+// stopLocked waits until no goroutine holds the connection. If the connection has failed, none will hold it again. mu is held.
 func (w *writer) stopLocked() {
 	for w.writing {
 		w.still.Wait()

@@ -16,7 +16,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/watch"
 )
 
-// Series are the series of the numbers that Values returns, in this order.
+// Series describes the numbers that Values returns, in the same order.
 func Series() []watch.Series {
 	return []watch.Series{
 		{Name: "rows", Chart: "Rows read a second", Unit: watch.Count, Rate: true},
@@ -27,7 +27,7 @@ func Series() []watch.Series {
 	}
 }
 
-// Values returns the numbers of Series.
+// Values returns one number for each of Series.
 func Values(t protocol.Traffic) []float64 {
 	return []float64{float64(t.Rows), float64(t.Bytes), float64(t.ClientMS) / 1000, float64(t.NodeMS) / 1000, float64(t.Streams)}
 }
@@ -43,7 +43,7 @@ func keyOf(r protocol.Reader) string {
 	return fmt.Sprintf("%s %s %s %d/%d", r.Job, r.Client, r.Kind, r.Rank, r.World)
 }
 
-// Update takes the readers of one moment. A reader of several data nodes is there several times.
+// Update replaces the readers by those of time now and updates their rates. A reader of several data nodes may be listed once for each.
 func (r *Readers) Update(now time.Time, all []protocol.Reader) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,7 +57,7 @@ func (r *Readers) Update(now time.Time, all []protocol.Reader) {
 	r.rates.Forget(now)
 }
 
-// Merge adds up what each reader read from several data nodes. Those that read the most bytes come first.
+// Merge returns one entry for each reader, with the sums over its data nodes, sorted by bytes, the largest first.
 func Merge(all []protocol.Reader) []protocol.Reader {
 	at := make(map[string]int, len(all))
 	merged := make([]protocol.Reader, 0, len(all))
@@ -115,7 +115,7 @@ func (r *Readers) row(x protocol.Reader) []watch.Cell {
 	}
 }
 
-// whoWaits says what the parts of the streams' time mean.
+// whoWaits describes a reader by the parts of its streams' time: blocked on the client, and working on the data node.
 func whoWaits(streams int, rows, blocked, work float64) string {
 	switch {
 	case streams == 0:
@@ -130,7 +130,7 @@ func whoWaits(streams int, rows, blocked, work float64) string {
 	return "neither, much"
 }
 
-// Loading is a cell with the part of splits that are loaded, and which; done says which of total.
+// Loading returns a cell with the number of loaded splits and a strip that marks them; done reports whether split i is loaded.
 func Loading(count, total int, done func(i int) bool) watch.Cell {
 	c := watch.Number(fmt.Sprintf("%d of %d", count, total))
 	if total > 0 {
@@ -139,10 +139,10 @@ func Loading(count, total int, done func(i int) bool) watch.Cell {
 	return c
 }
 
-// maxPieces is the number of parts into which a strip divides the splits.
+// maxPieces is the maximum number of parts of a strip.
 const maxPieces = 100
 
-// strip marks the splits that are done, in their order; a part of which only some are done is busy.
+// strip divides the splits, in order, into at most maxPieces parts and returns those with loaded splits: Good if all are, else Busy.
 func strip(total int, done func(i int) bool) []watch.Piece {
 	n := min(total, maxPieces)
 	var pieces []watch.Piece

@@ -7,7 +7,7 @@ package decode
 // values it then takes as much memory as a page. So it is dropped at the first data page that does not use it, and read again if a
 // later page does, which the format allows and writers avoid.
 
-// dropDictionary frees the memory of the dictionary.
+// dropDictionary frees the dictionary's memory; readDictionary reads it again.
 func (p *pages) dropDictionary() {
 	if len(p.kept) > 0 {
 		p.freeKept()

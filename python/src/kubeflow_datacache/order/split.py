@@ -45,35 +45,35 @@ class Split:
         return self.start * rows // self.of, self.stop * rows // self.of
 
     def request(self) -> dict[str, Any]:
-        """The field of the wire contract."""
+        """The field `split` of a request, as in the wire contract."""
         return {"seed": self.seed, "of": self.of, "from": self.start, "to": self.stop, "shuffle": self.shuffle}
 
     @classmethod
     def parse(cls, field: Mapping[str, Any]) -> Self:
-        """The split of a field of the wire contract."""
+        """The Split of a field `split` of the wire contract."""
         return cls(of=field["of"], start=field["from"], stop=field["to"], seed=field["seed"], shuffle=field["shuffle"])
 
 
 class Placement(Protocol):
-    """Which data node holds each row of a selection: node i those whose number n is in bounds[i]: start <= n < end.
+    """Which data node holds each row of a selection.
 
-    first: to data nodes, the row with number n is filtered row first + n. scattered: whether the nodes of rows that
-    follow each other differ at random.
+    Each row has a number; node i holds the rows whose numbers are in [start, end) = bounds[i], and knows the row with
+    number n as filtered row first + n.
     """
 
     @property
     def bounds(self) -> Bounds:
-        """By data node, the numbers of its rows."""
+        """For each data node, the range [start, end) of the numbers of its rows."""
         ...
 
     @property
     def first(self) -> int:
-        """The filtered row of number 0."""
+        """The filtered row that has the number 0."""
         ...
 
     @property
     def scattered(self) -> bool:
-        """Whether the nodes of rows that follow each other differ at random."""
+        """Whether successive rows are on random nodes."""
         ...
 
     def numbers(self, rows: RowIndices) -> RowIndices:
@@ -83,7 +83,7 @@ class Placement(Protocol):
 
 @dataclass(frozen=True)
 class TablePlacement:
-    """Rows in the order of the table: the number of a row is the row."""
+    """Rows in the order of the table: each row is its own number."""
 
     bounds: Bounds
     first: int = 0
@@ -96,7 +96,7 @@ class TablePlacement:
 
 @dataclass(frozen=True)
 class SplitPlacement:
-    """The rows of a shuffled split: the number of a row is its filtered row. filtered: how many the split divides."""
+    """The rows of a shuffled split: a row's number is its filtered row. filtered: the number of filtered rows."""
 
     bounds: Bounds
     split: Split
@@ -115,7 +115,7 @@ class SplitPlacement:
 
 
 def placement(bounds: Bounds, split: Split | None, filtered: int) -> Placement:
-    """The placement of the rows of a split, or of all filtered rows. bounds: the filtered rows of each data node."""
+    """Returns the placement of a split's rows, or of all filtered rows. bounds: each node's range of filtered rows."""
     if split is None:
         return TablePlacement(bounds)
     if split.shuffle:
@@ -126,9 +126,9 @@ def placement(bounds: Bounds, split: Split | None, filtered: int) -> Placement:
 
 
 class JoinedPlacement:
-    """The placements of the parts of a mixture as one. starts: the first row of each part; rows are numbered through.
+    """The placement of a mixture, whose rows are those of all parts one after the other. starts: each part's first row.
 
-    A part's numbers are offset by those of the parts before it.
+    The numbers of a part follow those of the part before it.
     """
 
     scattered = True
