@@ -73,7 +73,7 @@ func fluidProbe(dc *v1alpha1.DataCache, set *fluid.Dataset, gate inject.Gate, li
 			pod.Affinity = &corev1.Affinity{NodeAffinity: like.Affinity.NodeAffinity}
 		}
 	}
-	labels := cacheLabels(dc) // with which a change of the pod causes a look at the cache
+	labels := cacheLabels(dc) // by these labels, changes of the pod trigger a reconciliation of the cache
 	maps.Copy(labels, podsOf(dc, roleProbe))
 	labels["sidecar.istio.io/inject"] = "false" // a sidecar would not end
 	return &batchv1.Job{

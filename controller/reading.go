@@ -56,7 +56,7 @@ func (p pulse) next(now time.Time, readers []reader) pulse {
 	}
 	for key, r := range out.readers {
 		was := p.readers[key]
-		if r.Rows < was.Rows { // it left and came anew
+		if r.Rows < was.Rows { // it left and joined again: its counters start at 0
 			was = reader{}
 		}
 		if r.Rows > was.Rows {

@@ -21,7 +21,7 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// Indexes of the informers: which objects are related to which.
+// Names of the informers' field indexes.
 const (
 	indexCache     = "datacache" // pods by the name of their DataCache
 	indexMachine   = "machine"   // pods by the name of the Node that they are bound to
@@ -61,7 +61,7 @@ func referencesOf(object client.Object) []string {
 	return keys
 }
 
-// servicesOf returns the names of the Services that may record which DataCaches a job uses.
+// servicesOf returns the names of the Services that may exist for a job, one for each DataCache that it uses.
 func servicesOf(job *trainer.TrainJob) []string {
 	names := []string{inject.ServiceName(job.Name)}
 	if uses := inject.Uses(job); len(uses) > 1 {
@@ -72,8 +72,8 @@ func servicesOf(job *trainer.TrainJob) []string {
 	return names
 }
 
-// useService returns a Service of the name through which a job's clients, which only know TRAIN_JOB_NAME, find a cache that the job shares.
-// It is also the record that the job uses the cache, and nothing else for a cache of files, which has no address.
+// useService returns the Service, named name, by which a job's clients reach a shared cache: they know only TRAIN_JOB_NAME. It also records
+// that the job uses the cache. For a cache of files, which has no address, it only records that.
 func useService(job *trainer.TrainJob, name string, dc *v1alpha1.DataCache, clusterDomain string) *corev1.Service {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
@@ -94,7 +94,7 @@ func useService(job *trainer.TrainJob, name string, dc *v1alpha1.DataCache, clus
 	return service
 }
 
-// jobReference is an owner reference that does not block the job's deletion: a job can always be deleted without us.
+// jobReference returns an owner reference to the job. It does not block the job's deletion, which must work without this controller.
 func jobReference(job *trainer.TrainJob, controller bool) metav1.OwnerReference {
 	ref := metav1.OwnerReference{APIVersion: trainer.GroupVersion.String(), Kind: trainer.TrainJobKind, Name: job.Name, UID: job.UID}
 	if controller {
@@ -103,7 +103,7 @@ func jobReference(job *trainer.TrainJob, controller bool) metav1.OwnerReference 
 	return ref
 }
 
-// findJob returns the TrainJob with the UID; nil if it does not exist any more.
+// findJob returns the TrainJob with the name and the UID, nil if there is none.
 func findJob(ctx context.Context, reader client.Reader, key types.NamespacedName, uid types.UID) (*trainer.TrainJob, error) {
 	job := &trainer.TrainJob{}
 	err := reader.Get(ctx, key, job)
@@ -119,8 +119,8 @@ func findJob(ctx context.Context, reader client.Reader, key types.NamespacedName
 	return job, nil
 }
 
-// usersOf returns the TrainJobs that use the cache now, as <namespace>/<name>, sorted: those with a Service that points to it, and
-// the one with the cache's name, which uses the cache's own Service.
+// usersOf returns the TrainJobs that use the cache now, as <namespace>/<name>, sorted: those with a use Service that names the cache, and
+// the one that has the cache's own name and therefore needs no such Service.
 func usersOf(ctx context.Context, reader, live client.Reader, dc *v1alpha1.DataCache) ([]string, error) {
 	var users []string
 	namesake := &trainer.TrainJob{}
@@ -165,11 +165,11 @@ func isNamesakeUser(job *trainer.TrainJob, dc *v1alpha1.DataCache) bool {
 	return slices.Contains(referencesOf(job), qualified(dc))
 }
 
-// jobOfService is the TrainJob that the Service was made for; nil if it is gone.
+// jobOfService returns the TrainJob that the Service was made for, nil if it does not exist any more.
 func jobOfService(ctx context.Context, reader client.Reader, service *corev1.Service) (*trainer.TrainJob, error) {
 	owner := metav1.GetControllerOf(service)
 	if owner == nil || owner.Kind != trainer.TrainJobKind {
-		return nil, nil // our annotation on a Service of somebody else is no record
+		return nil, nil // somebody else's Service: its annotation records no use
 	}
 	return findJob(ctx, reader, types.NamespacedName{Namespace: service.Namespace, Name: owner.Name}, owner.UID)
 }

@@ -25,10 +25,10 @@ import (
 const (
 	firstBackOff = time.Second
 	maxBackOff   = 5 * time.Minute
-	endingDelay  = 2 * time.Second // until a claim that is being deleted is checked again
+	endingDelay  = 2 * time.Second // interval of checks of a claim that is being deleted
 )
 
-// worker creates claims and removes gates, in one goroutine: run.
+// worker creates claims and removes the gates of pods, in the one goroutine that runs run.
 type worker struct {
 	cached  client.Reader // informers of gated pods and of our claims
 	live    client.Client
@@ -38,7 +38,7 @@ type worker struct {
 	metrics *metrics
 	queue   *queue
 
-	changed chan struct{} // has a buffer of one; filled when inbox or gone is not empty
+	changed chan struct{} // buffered; receives a value when inbox or gone is not empty
 	mu      sync.Mutex
 	inbox   map[types.NamespacedName]struct{} // pods
 	gone    map[types.NamespacedName]struct{} // replicas that lost a claim, by namespace
@@ -54,8 +54,8 @@ func (w *worker) notice(pods ...types.NamespacedName) {
 	w.wake()
 }
 
-// noticeGone notifies the worker that a claim of a replica was deleted, which ends the back-off of a pod that waits for that. It is
-// safe for concurrent use.
+// noticeGone notifies the worker that a claim of a replica was deleted, so that a pod that waits for its deletion is retried at once. It
+// is safe for concurrent use.
 func (w *worker) noticeGone(namespace, replica string) {
 	w.mu.Lock()
 	w.gone[types.NamespacedName{Namespace: namespace, Name: replica}] = struct{}{}
@@ -93,8 +93,8 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// receive moves the pods of the inbox into the queue, and removes those that are gone. It removes the gates of pods whose claims all
-// exist.
+// receive adds the pods of the inbox to the queue, and removes those from it that do not wait any more. Of a new pod whose claims all exist
+// it removes the gate at once.
 func (w *worker) receive(ctx context.Context) {
 	w.mu.Lock()
 	keys, gone := w.inbox, w.gone
@@ -130,7 +130,7 @@ func newEntry(pod *corev1.Pod) *entry {
 	}
 }
 
-// waiting returns the gated pod with a key, nil if there is none.
+// waiting returns the pod with the key, nil if it does not exist, is being deleted or has no gate.
 func (w *worker) waiting(ctx context.Context, key types.NamespacedName) *corev1.Pod {
 	pod := &corev1.Pod{}
 	if err := w.cached.Get(ctx, key, pod); err != nil || pod.DeletionTimestamp != nil || !claim.Gated(pod) {
@@ -139,7 +139,7 @@ func (w *worker) waiting(ctx context.Context, key types.NamespacedName) *corev1.
 	return pod
 }
 
-// drop removes a pod that waits no longer from the queue.
+// drop removes a pod from the queue.
 func (w *worker) drop(key types.NamespacedName) {
 	if e := w.queue.byKey[key]; e != nil {
 		w.queue.remove(key)
@@ -147,7 +147,8 @@ func (w *worker) drop(key types.NamespacedName) {
 	}
 }
 
-// step does at most one action for the first pod. It returns how long nothing can be done; idle means: until there is a pod.
+// step carries out at most one action, for the first pod of the queue. It returns how long to wait before the next step; idle means that
+// the queue is empty.
 func (w *worker) step(ctx context.Context) (wait time.Duration, idle bool) {
 	e := w.queue.head()
 	if e == nil {
@@ -168,7 +169,7 @@ func (w *worker) step(ctx context.Context) (wait time.Duration, idle bool) {
 	return 0, false
 }
 
-// action is the next action for a pod: one of create, open, hold or, if none is set, drop.
+// action is what to do next for a pod: create a claim, open its gate, or hold it back. If none is set, the pod leaves the queue.
 type action struct {
 	pod    *corev1.Pod
 	owner  metav1.OwnerReference
@@ -177,14 +178,14 @@ type action struct {
 	hold   *obstacle
 }
 
-// obstacle is why a pod has to wait for something other than its turn.
+// obstacle is the reason why a pod's claims can't be created now.
 type obstacle struct {
-	reason  string // of the event; empty: none
+	reason  string // of the event on the pod; empty: no event
 	message string
-	label   string        // of the metric
-	delay   time.Duration // 0: back-off
+	label   string        // of the metric of failures
+	delay   time.Duration // until the next try; 0: exponential back-off
 	longest time.Duration // maximum back-off; 0: maxBackOff
-	check   bool          // the informer may not contain the claim
+	check   bool          // read claims from the API server: the informer may be behind
 }
 
 // plan decides the next action for a pod from its owner and its claims.
@@ -227,7 +228,7 @@ func (w *worker) plan(ctx context.Context, e *entry) action {
 	return action{pod: pod, owner: owner, open: true}
 }
 
-// find returns a claim; nil if none is known.
+// find returns the claim with the key, nil if it does not exist.
 func (w *worker) find(ctx context.Context, e *entry, key client.ObjectKey) (*corev1.PersistentVolumeClaim, error) {
 	if made := e.made[key.Name]; made != nil {
 		return made, nil
@@ -247,7 +248,7 @@ func (w *worker) find(ctx context.Context, e *entry, key client.ObjectKey) (*cor
 	return existing, nil
 }
 
-// judge returns nil if the claim is the one that the pod wants.
+// judge returns why the pod can't use the existing claim, nil if it can.
 func judge(existing, want *corev1.PersistentVolumeClaim, owner metav1.OwnerReference) *obstacle {
 	switch state, why := claim.Judge(existing, want, owner); state {
 	case claim.Ending:
@@ -259,7 +260,7 @@ func judge(existing, want *corev1.PersistentVolumeClaim, owner metav1.OwnerRefer
 	return nil
 }
 
-// failure converts an error of the API server to an obstacle.
+// failure returns the obstacle for an error of the API server.
 func failure(err error) *obstacle {
 	label := string(apierrors.ReasonForError(err))
 	if label == "" {
@@ -268,7 +269,7 @@ func failure(err error) *obstacle {
 	return &obstacle{reason: EventRefused, message: err.Error(), label: label}
 }
 
-// do carries out an action. For create, the caller has taken a token.
+// do carries out an action. To create a claim, the caller has taken a token from the limiter.
 func (w *worker) do(ctx context.Context, e *entry, next action) {
 	switch {
 	case next.create != nil:
@@ -290,7 +291,7 @@ func (w *worker) create(ctx context.Context, e *entry, next action) {
 		w.metrics.created.Inc()
 		e.made[name], e.failures = next.create, 0
 	case apierrors.IsAlreadyExists(err):
-		e.check = true // created a moment ago, or not ours: the next plan reads it
+		e.check = true // created a moment ago, or somebody else's: the next plan reads it from the API server
 	case ctx.Err() == nil:
 		w.hold(e, next, failure(fmt.Errorf("create the claim %s: %w", name, err)))
 	}
@@ -307,14 +308,14 @@ func (w *worker) open(ctx context.Context, e *entry, next action) {
 		w.metrics.wait.Observe(time.Since(next.pod.CreationTimestamp.Time).Seconds())
 		w.events.opened(e)
 		w.drop(e.key)
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // the pod is gone, or another one has its name: the informer will report it
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // the pod was deleted or replaced: its event follows
 		w.drop(e.key)
 	case ctx.Err() == nil:
 		w.hold(e, next, failure(fmt.Errorf("open the gate of pod %s: %w", e.key, err)))
 	}
 }
 
-// hold moves a pod back in the queue, behind all pods that come until its delay is over.
+// hold moves a pod to the place in the queue of a pod that is created when the delay ends.
 func (w *worker) hold(e *entry, next action, why *obstacle) {
 	delay := why.delay
 	if delay == 0 {

@@ -114,7 +114,7 @@ type conn struct {
 	closed bool
 }
 
-// Read reads, and takes memory for a request's header.
+// Read implements [net.Conn]; it takes memory for the bytes of a request's header.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.TCPConn.Read(p)
 	if n > 0 && !c.take(c.missing(p[:n])) {

@@ -17,7 +17,7 @@ import (
 // prefix is the path in front of bucket and key.
 const prefix = "/v1/objects/"
 
-// request is a request being answered.
+// request is a request for an object, with its target parsed, and the response that is written to it.
 type request struct {
 	*http.Request
 	bucket, key string

@@ -45,11 +45,11 @@ func (r *request) putParts() {
 // isIntact reports whether p, which may be nil, is an object with the same bytes as another, and none of its parts is missing.
 func (p *parts) isIntact(other *parts) bool {
 	return p != nil && p.Size == other.Size && p.Sum == other.Sum &&
-		p.server.Membership.staleBefore(p.bucket, p.key).IsZero() && // otherwise find may take the layout for an old one
+		p.server.Membership.staleBefore(p.bucket, p.key).IsZero() && // otherwise find may take the layout for outdated
 		p.check(p.Context(), byterange.Range{Length: p.Size}) == nil
 }
 
-// save stores the layout.
+// save writes the layout to the store, under the object's key.
 func (p *parts) save() error {
 	text, err := json.Marshal(p.layout)
 	if err != nil {

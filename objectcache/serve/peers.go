@@ -17,25 +17,24 @@ import (
 	"github.com/kubeflow/datacache/objectcache/router"
 )
 
-// PeerPath is the path below which HandlePeers' handler answers on the port for objects.
+// PeerPath is the prefix of the paths at which object caches serve each other's mirrors, on the port for objects.
 const PeerPath = "/v1/mirror/"
 
 const (
-	// alivePath is answered without access to the disk or the API server.
+	// alivePath answers probes, without access to the disk or the API server.
 	alivePath = "/v1/alive"
-	// aliveAfter is how long a forwarded request runs before the member's alivePath is probed, and the probe's timeout. A
-	// request that merely takes long, such as one whose object is being verified, continues.
+	// aliveAfter is how long a forwarded request runs before the member is probed at alivePath, and the timeout of a probe. A request that
+	// takes longer continues as long as probes are answered.
 	aliveAfter = 500 * time.Millisecond
-	// askedAliveAfter is aliveAfter for Ask. A member that is merely busy must not be taken for dead: the caller would ask a server far away.
+	// askedAliveAfter is aliveAfter for Ask. It is longer, since the caller falls back to a distant server if the member seems dead.
 	askedAliveAfter = 5 * time.Second
 	// aliveEvery is the interval of later probes.
 	aliveEvery = 2 * time.Second
-	// backoffTime is how long requests to a failed member are suspended: the endpoint of a machine that died stays ready until the
-	// cluster notices.
+	// backoffTime is how long no requests are sent to a failed member. Kubernetes lists the endpoint of a dead machine as ready for a while.
 	backoffTime = 5 * time.Second
 
 	connectionBuffer = 64 << 10
-	// connectionMemory is what a request to another object cache takes: the connection's two buffers, and one of package io.
+	// connectionMemory is the memory of a request to another object cache: the connection's two buffers, and one of package io.
 	connectionMemory = 3 * connectionBuffer
 )
 
@@ -49,8 +48,8 @@ type Peers struct {
 	traffic   *Traffic
 	scheme    string
 	transport *http.Transport
-	patient   *http.Transport // without a time limit for the response's header
-	suspended sync.Map        // until when a member gets no requests, by Member: time.Time
+	patient   *http.Transport // transport without ResponseHeaderTimeout
+	suspended sync.Map        // router.Member to time.Time: until then it gets no requests
 	log       *slog.Logger
 }
 
@@ -90,14 +89,13 @@ func (p *Peers) Sent(r *http.Request) bool {
 	return err == nil && p.router.HasHost(host)
 }
 
-// Ask sends a request to another member, whose scheme and address it fills in, and returns its response. It ends the request when the
-// member fails a probe, as when objects are forwarded, and fails at once while requests to the member are suspended. The caller closes
-// the response's body.
+// Ask sends a request to another member and returns the response, whose body the caller closes. It sets the scheme and the address of the
+// request's URL. It cancels the request if the member fails a probe, and fails at once while requests to the member are suspended.
 func (p *Peers) Ask(r *http.Request, to router.Member) (*http.Response, error) {
 	return p.ask(r, to, &p.traffic.forwards)
 }
 
-// ask is Ask; it counts the request's outcome in n.
+// ask is Ask that counts the outcome in n.
 func (p *Peers) ask(r *http.Request, to router.Member, n *outcomes) (*http.Response, error) {
 	if p.isSuspended(to) {
 		n.spared.Add(1)
@@ -113,8 +111,8 @@ func (p *Peers) ask(r *http.Request, to router.Member, n *outcomes) (*http.Respo
 	return response, err
 }
 
-// send sends a request to a member and counts its outcome in n. The member is probed until the response's body is closed; the error is
-// errDead if a probe failed. Memory that the caller has taken is returned at the end.
+// send sends a request to a member and counts the outcome in n. It probes the member until the response's body is closed; the error is
+// errDead if a probe failed. It then returns memory, which the caller has taken, to the budget.
 func (p *Peers) send(r *http.Request, to router.Member, by *http.Transport, memory int64, n *outcomes) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	end := sync.OnceFunc(func() {
@@ -142,19 +140,19 @@ func (p *Peers) send(r *http.Request, to router.Member, by *http.Transport, memo
 	return response, nil
 }
 
-// watchedBody is the body of a response of a member.
+// watchedBody is the body of a member's response; closing it ends the probes.
 type watchedBody struct {
 	io.ReadCloser
 	end func()
 }
 
-// Close closes the body, and ends the probes of the member.
+// Close implements [io.Closer].
 func (b *watchedBody) Close() error {
 	b.end()
 	return b.ReadCloser.Close()
 }
 
-// noteFailure suspends requests to a member if it accepted no connection. client is the context of the request.
+// noteFailure suspends requests to a member if err says that no connection could be made. client is the context of the client's request.
 func (p *Peers) noteFailure(client context.Context, to router.Member, err error) {
 	var dial *net.OpError
 	if client.Err() == nil && errors.As(err, &dial) && dial.Op == "dial" {
@@ -169,8 +167,8 @@ func (p *Peers) isSuspended(m router.Member) bool {
 	return known && time.Now().Before(until.(time.Time)) //nolint:forcetypeassert // suspend stores no other type
 }
 
-// watch cancels a request with errDead when the member fails a probe. The first one is sent after a time, which is also its timeout. It
-// returns when ctx ends.
+// watch probes the member while a request runs, and cancels the request with errDead if a probe fails. The first probe is sent after the
+// duration after, which is also the timeout of probes. It returns when ctx ends.
 func (p *Peers) watch(ctx context.Context, cancel context.CancelCauseFunc, to router.Member, after time.Duration) {
 	wait := time.NewTimer(after)
 	defer wait.Stop()
@@ -198,7 +196,7 @@ func (p *Peers) isAlive(ctx context.Context, to router.Member, within time.Durat
 	return err == nil && response.Body.Close() == nil
 }
 
-// get requests a path from a member, without probes.
+// get sends a GET request for a path to a member, without probing it.
 func (p *Peers) get(ctx context.Context, to router.Member, path string) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.scheme+"://"+to.Address+path, nil)
 	if err != nil {

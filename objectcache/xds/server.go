@@ -46,7 +46,7 @@ type Config struct {
 // ObjectTLS is how objects are served over TLS.
 type ObjectTLS struct {
 	Authorities func() string // the current authorities of object caches' certificates, PEM
-	ServerName  string        // the name in their certificates
+	ServerName  string        // the DNS name in object caches' certificates
 	// EnvoyCertificate is the path, in Envoys' file system, of an SDS resource called "objects" with the certificate that Envoys show to
 	// their clients. Empty: clients reach Envoys without TLS.
 	EnvoyCertificate string

@@ -40,7 +40,7 @@ type Query struct {
 	Key    string // all answers with the same key are the same for everybody who is authorized
 	// MaxAge is how long a document is served without asking upstream, and StaleIfError how long after that while upstream fails.
 	MaxAge, StaleIfError time.Duration
-	Request              *Request // the client's request, for the owner of the key
+	Request              *Request // the client's request, to be sent on to the owner of the key
 	Fetch                func(ctx context.Context) (upstream.Document, error)
 	Digest               Digest // of the body; the zero value: not known
 	// Keeps reports whether a refusal (*upstream.Refused) may be kept like a document. Nil: none is.

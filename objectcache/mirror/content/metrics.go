@@ -5,12 +5,12 @@ package content
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics are the metrics of mirrors, by kind. Create them with NewMetrics; they may be shared.
+// Metrics counts the requests and bytes of mirrors, by kind of mirror. Create it with NewMetrics; it is safe for concurrent use.
 type Metrics struct {
 	hits, misses, originBytes, stale, refused, poisoned, large *prometheus.CounterVec
 }
 
-// NewMetrics returns Metrics that are 0 for the kinds: Prometheus does not see an increase that makes a series.
+// NewMetrics returns Metrics with a series of value 0 for each kind: rates in Prometheus miss the increase with which a series appears.
 func NewMetrics(kinds ...string) *Metrics {
 	counter := func(name, help string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "datacache_mirror", Name: name, Help: help}, []string{"kind"})
@@ -30,19 +30,19 @@ func NewMetrics(kinds ...string) *Metrics {
 	}
 }
 
-// Collectors returns the metrics for a registry.
+// Collectors returns the metrics, to be registered.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.hits, m.misses, m.originBytes, m.stale, m.refused, m.poisoned, m.large}
 }
 
-// Stale counts a document or right that was served although upstream failed.
+// Stale counts a stored document, or a remembered permission, that was used because upstream failed.
 func (m *Metrics) Stale(kind string) { m.stale.WithLabelValues(kind).Inc() }
 
 // Refuse counts a refused request.
 func (m *Metrics) Refuse(kind string) { m.refused.WithLabelValues(kind).Inc() }
 
-// Large counts a file that is left to Xet.
+// Large counts a file that is not mirrored because clients download it by Xet.
 func (m *Metrics) Large(kind string) { m.large.WithLabelValues(kind).Inc() }
 
-// Poison counts content that did not match its digest.
+// Poison counts a blob or block from upstream that did not match its digest.
 func (m *Metrics) Poison(kind string) { m.poisoned.WithLabelValues(kind).Inc() }

@@ -208,7 +208,7 @@ func (c *call) query(key string, fetch func(ctx context.Context) (upstream.Docum
 	return q
 }
 
-// optional is the query with its question mark, or nothing.
+// optional returns a query with a question mark before it, or "" for an empty one.
 func optional(query string) string {
 	if query == "" {
 		return ""

@@ -42,7 +42,7 @@ const (
 // errNoToken says that the registry can't be asked, since its realm gave no token.
 var errNoToken = errors.New("the registry's token server is down")
 
-// realm is a registry's token server.
+// realm is a registry's token server: its URL, and the service to name in requests.
 type realm struct{ url, service string }
 
 // tokens are the realms of registries and the key of passes. Create them with newTokens; they may be shared.
