@@ -221,23 +221,20 @@ func (t *term) ofInt() func(int64) bool {
 }
 
 func (t *term) ofText() func(string) bool {
-	first := t.values[0].Bytes
-	switch {
-	case t.test == isOrdered:
-		return func(v string) bool { return t.accepts(strings.Compare(v, first)) }
-	case len(t.values) == 1:
-		return func(v string) bool { return v == first }
-	}
-	return func(v string) bool { _, ok := t.set.texts[v]; return ok }
+	return holds(t, t.values[0].Bytes, strings.Compare, t.set.texts)
 }
 
 func (t *term) ofDecimal() func(decimal128.Num) bool {
-	first := t.values[0].Decimal
+	return holds(t, t.values[0].Decimal, decimal128.Num.Cmp, t.set.decimals)
+}
+
+// holds returns the test of one value, whose first literal is first.
+func holds[T comparable](t *term, first T, compare func(a, b T) int, set map[T]struct{}) func(T) bool {
 	switch {
 	case t.test == isOrdered:
-		return func(v decimal128.Num) bool { return t.accepts(v.Cmp(first)) }
+		return func(v T) bool { return t.accepts(compare(v, first)) }
 	case len(t.values) == 1:
-		return func(v decimal128.Num) bool { return v == first }
+		return func(v T) bool { return v == first }
 	}
-	return func(v decimal128.Num) bool { _, ok := t.set.decimals[v]; return ok }
+	return func(v T) bool { _, ok := set[v]; return ok }
 }

@@ -119,7 +119,7 @@ func Open(chunk Chunk, mem memory.Allocator) (*Column, error) {
 	if c.kind, err = kindOf(chunk.Leaf, value.Type); err != nil {
 		return nil, err
 	}
-	c.values = c.kind.values()
+	c.values = c.kind.values(c.kind.width)
 	c.pages = pages{from: chunk.File, at: chunk.Offset, end: chunk.Offset + chunk.Length, then: chunk.Pages, most: chunk.PageBytes, mem: mem}
 	if chunk.Pages != nil {
 		c.rowsRead, c.endRow = chunk.Pages.Row, chunk.Pages.Row+chunk.Pages.Rows

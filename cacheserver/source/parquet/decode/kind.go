@@ -18,11 +18,42 @@ import (
 // kind is a combination of a physical type and the Arrow type that it is decoded to.
 type kind struct {
 	to     arrow.DataType
-	values func() values
+	width  int // bytes of a value of the physical type, if the column says so
+	values func(width int) values
 	// convert converts the n slots of a buffer from the physical type; nil: the bytes are the same.
-	convert func(dst, src []byte, n int)
-	width   int // bytes of a converted value
+	convert func(dst, src []byte, n, width int)
+	size    int // bytes of a converted value
 }
+
+// kinds has a row for each combination that is supported.
+var kinds = map[parquet.Type]map[arrow.Type]kind{
+	parquet.Types.Boolean: {arrow.BOOL: {values: func(int) values { return &boolean{} }}},
+	parquet.Types.Int32: {
+		arrow.INT32: {values: four}, arrow.UINT32: {values: four}, arrow.DATE32: {values: four}, arrow.TIME32: {values: four},
+		arrow.INT8: {values: four, convert: narrow[uint8], size: 1}, arrow.UINT8: {values: four, convert: narrow[uint8], size: 1},
+		arrow.INT16: {values: four, convert: narrow[uint16], size: 2}, arrow.UINT16: {values: four, convert: narrow[uint16], size: 2},
+		arrow.DECIMAL128: {values: four, convert: decimals[int32], size: arrow.Decimal128SizeBytes},
+	},
+	parquet.Types.Int64: {
+		arrow.INT64: {values: eight}, arrow.UINT64: {values: eight}, arrow.TIMESTAMP: {values: eight}, arrow.TIME64: {values: eight},
+		arrow.DECIMAL128: {values: eight, convert: decimals[int64], size: arrow.Decimal128SizeBytes},
+	},
+	parquet.Types.Float:  {arrow.FLOAT32: {values: four}},
+	parquet.Types.Double: {arrow.FLOAT64: {values: eight}},
+	parquet.Types.ByteArray: {
+		arrow.STRING: {values: func(int) values { return &text{utf8: true} }},
+		arrow.BINARY: {values: func(int) values { return &text{} }},
+	},
+	parquet.Types.Int96: {arrow.FIXED_SIZE_BINARY: {values: wideOf}}, // kept as 12 bytes
+	parquet.Types.FixedLenByteArray: {
+		arrow.FIXED_SIZE_BINARY: {values: wideOf}, arrow.FLOAT16: {values: wideOf},
+		arrow.DECIMAL128: {values: wideOf, convert: bigEndian, size: arrow.Decimal128SizeBytes},
+	},
+}
+
+func four(int) values         { return &fixed[uint32]{} }
+func eight(int) values        { return &fixed[uint64]{} }
+func wideOf(width int) values { return &wide{width: width} }
 
 // finish converts the buffers of the physical type to those of the array. It takes them over.
 func (k kind) finish(mem memory.Allocator, buffers []*memory.Buffer, n int) []*memory.Buffer {
@@ -31,42 +62,26 @@ func (k kind) finish(mem memory.Allocator, buffers []*memory.Buffer, n int) []*m
 	}
 	defer buffers[0].Release()
 	out := output{mem: mem}
-	out.resize(n * k.width)
-	k.convert(out.bytes(), buffers[0].Bytes(), n)
+	out.resize(n * k.size)
+	k.convert(out.bytes(), buffers[0].Bytes(), n, k.width)
 	return []*memory.Buffer{out.finish()}
 }
 
 // kindOf returns the kind of a Parquet column whose Arrow type, in pqarrow, is to.
 func kindOf(leaf *schema.Column, to arrow.DataType) (kind, error) {
-	k := kind{to: to}
 	id := to.ID()
 	if ext, ok := to.(arrow.ExtensionType); ok {
 		id = ext.StorageType().ID()
 	}
-	ok := false
+	k, ok := kinds[leaf.PhysicalType()][id]
+	k.to, k.width = to, leaf.TypeLength()
 	switch leaf.PhysicalType() {
-	case parquet.Types.Boolean:
-		k.values, ok = func() values { return &boolean{} }, id == arrow.BOOL
-	case parquet.Types.Int32:
-		k.values = func() values { return &fixed[uint32]{} }
-		ok = k.fromInt32(id)
-	case parquet.Types.Int64:
-		k.values = func() values { return &fixed[uint64]{} }
-		ok = k.fromInt64(id)
-	case parquet.Types.Float:
-		k.values, ok = func() values { return &fixed[uint32]{} }, id == arrow.FLOAT32
-	case parquet.Types.Double:
-		k.values, ok = func() values { return &fixed[uint64]{} }, id == arrow.FLOAT64
-	case parquet.Types.ByteArray:
-		k.values, ok = func() values { return &text{utf8: id == arrow.STRING} }, id == arrow.STRING || id == arrow.BINARY
-	case parquet.Types.Int96: // kept as 12 bytes
-		k.values = func() values { return &wide{width: parquet.Int96SizeBytes} }
+	case parquet.Types.Int96:
+		k.width = parquet.Int96SizeBytes
 		fixed, isFixed := to.(*arrow.FixedSizeBinaryType)
-		ok = isFixed && fixed.ByteWidth == parquet.Int96SizeBytes
+		ok = isFixed && fixed.ByteWidth == k.width
 	case parquet.Types.FixedLenByteArray:
-		width := leaf.TypeLength()
-		k.values = func() values { return &wide{width: width} }
-		ok = width > 0 && k.fromFixed(id, width)
+		ok = ok && k.width > 0 && (k.convert == nil || k.width <= k.size)
 	}
 	if !ok {
 		return k, fmt.Errorf("%s as %s: %w", leaf.PhysicalType(), to, errors.ErrUnsupported)
@@ -74,48 +89,8 @@ func kindOf(leaf *schema.Column, to arrow.DataType) (kind, error) {
 	return k, nil
 }
 
-func (k *kind) fromInt32(id arrow.Type) bool {
-	switch id {
-	case arrow.INT32, arrow.UINT32, arrow.DATE32, arrow.TIME32:
-	case arrow.INT8, arrow.UINT8:
-		k.convert, k.width = narrow[uint8], 1
-	case arrow.INT16, arrow.UINT16:
-		k.convert, k.width = narrow[uint16], 2
-	case arrow.DECIMAL128:
-		k.convert, k.width = decimals[int32], arrow.Decimal128SizeBytes
-	default:
-		return false
-	}
-	return true
-}
-
-func (k *kind) fromInt64(id arrow.Type) bool {
-	switch id {
-	case arrow.INT64, arrow.UINT64, arrow.TIMESTAMP, arrow.TIME64:
-	case arrow.DECIMAL128:
-		k.convert, k.width = decimals[int64], arrow.Decimal128SizeBytes
-	default:
-		return false
-	}
-	return true
-}
-
-func (k *kind) fromFixed(id arrow.Type, width int) bool {
-	switch id {
-	case arrow.FIXED_SIZE_BINARY, arrow.FLOAT16:
-	case arrow.DECIMAL128:
-		if width > arrow.Decimal128SizeBytes {
-			return false
-		}
-		k.convert, k.width = func(dst, src []byte, n int) { bigEndian(dst, src, n, width) }, arrow.Decimal128SizeBytes
-	default:
-		return false
-	}
-	return true
-}
-
 // narrow truncates 32-bit integers to their low bytes.
-func narrow[T uint8 | uint16](dst, src []byte, n int) {
+func narrow[T uint8 | uint16](dst, src []byte, n, _ int) {
 	out := valuesOf[T](dst)[:n]
 	for i, v := range valuesOf[uint32](src)[:n] {
 		out[i] = T(v)
@@ -123,7 +98,7 @@ func narrow[T uint8 | uint16](dst, src []byte, n int) {
 }
 
 // decimals converts integers to decimal128.
-func decimals[T int32 | int64](dst, src []byte, n int) {
+func decimals[T int32 | int64](dst, src []byte, n, _ int) {
 	out := valuesOf[decimal128.Num](dst)[:n]
 	for i, v := range valuesOf[T](src)[:n] {
 		out[i] = decimal128.FromI64(int64(v))
