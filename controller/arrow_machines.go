@@ -51,7 +51,7 @@ func tolerateOutages(pod *corev1.PodSpec) {
 type outage struct {
 	machine string
 	since   metav1.Time // zero if the Node object does not exist
-	silent  bool        // nothing on it acts on what the API server wants: its kubelet sends no status, or the Node does not exist
+	silent  bool        // its kubelet sends no status, or the Node does not exist: changes of its pods are not carried out
 }
 
 // outages returns the outages of the machines that the pods are bound to, by the machines' names.
@@ -162,8 +162,8 @@ func (e *arrowEngine) lossesOf(dc *v1alpha1.DataCache) *losses {
 	return l.(*losses) //nolint:forcetypeassert // nothing else is stored
 }
 
-// troubleOfMachines returns the trouble of the first pod, by name, whose machine has an outage, or that was on one and is not ready since
-// it was replaced; nil if there is none.
+// troubleOfMachines returns the trouble of the first pod, by name, whose machine has an outage, or that replaces a pod of such a machine and
+// is not ready yet; nil if there is none.
 func (e *arrowEngine) troubleOfMachines(ctx context.Context, dc *v1alpha1.DataCache, pods []*corev1.Pod) (*trouble, error) {
 	outages, err := e.outages(ctx, pods)
 	if err != nil {

@@ -144,8 +144,8 @@ func (f *fluidFacts) trouble() (why *trouble, persists bool) {
 	return nil, false
 }
 
-// lasts reports whether a trouble that was first and last seen at these times has lasted for fluidFailsAfter. On a busy cluster Fluid needs
-// minutes for a Dataset, and a conflict that it met once at the beginning is no trouble any more.
+// lasts reports whether a problem, first and last reported at these times, has lasted for fluidFailsAfter and is still being reported. On a
+// busy cluster Fluid needs minutes for a Dataset; a conflict that it reported once, at the beginning, does not count.
 func (f *fluidFacts) lasts(first, last time.Time) bool {
 	return f.now.Sub(first) >= fluidFailsAfter && f.now.Sub(last) < fluidRetriesWithin
 }

@@ -72,7 +72,7 @@ func ownerOf(dc metav1.Object) *metav1.OwnerReference {
 // owner is the state of the TrainJob that a DataCache was made for.
 type owner struct {
 	phase     phase
-	suspended time.Time // since when; zero: not suspended, or only since a moment ago
+	suspended time.Time // when it was suspended; zero: it is not, or its condition does not say so yet
 	failed    time.Time // time of failure; zero: it did not fail
 }
 

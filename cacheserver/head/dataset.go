@@ -36,7 +36,7 @@ type dataset struct {
 // load is the state of one node with respect to a dataset: the plan whose record was requested from it, or its part of the plan and
 // the progress of loading that.
 type load struct {
-	recalled    origin // origin of the plan whose record was requested from it; noPlan if none was
+	recalled    origin // origin of the plan whose record the head requested from the node; noPlan if it requested none
 	assigned    bool   // its part was sent to it
 	loaded      bool   // its part is in memory
 	rows        int64  // of all its splits, once it is loaded

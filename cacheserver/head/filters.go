@@ -66,12 +66,12 @@ type asked struct {
 	client      string // host of the client's address
 }
 
-// nodeFilter is what one node has said about a filter. Over a new session the node is asked again: it may have restarted.
+// nodeFilter is the last answer of one node about a filter. After a new session has begun, the node is asked again: it may have restarted.
 type nodeFilter struct {
-	asked   *session // whom the index was requested from
-	done    *session // who has it
+	asked   *session // session over which the index was requested
+	done    *session // session over which the node reported that it has the index
 	rows    int64
-	hash    string // "" before the first answer; the rows must be the same at each
+	hash    string // of the selected rows; every answer must have the same; "" before the first one
 	refusal error  // of the last request
 }
 
@@ -257,7 +257,7 @@ func (f *filters) mayIndex(node int, s *session, by asked) error {
 	return nil
 }
 
-// indexed records the answer about a filter of a node at an address that holds some rows.
+// indexed records a node's answer m about a filter. address and rows are the node's: rows is how many it holds.
 func (f *filters) indexed(s *session, address string, m peer.Indexed, rows int64) error {
 	if m.Rows < 0 || m.Rows > rows {
 		return status.Errorf(codes.InvalidArgument, "data node %d says that a filter selects %d of its %d rows", s.index, m.Rows, rows)

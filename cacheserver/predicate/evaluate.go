@@ -3,7 +3,7 @@
 
 // Package predicate evaluates a filter over the rows of Arrow arrays and over the bounds of columns.
 //
-// The tree of package syntax is compiled, after Tests of columns took the places of its own.
+// A filter is a tree of package syntax whose leaves are Tests of columns. It is compiled before it is evaluated.
 package predicate
 
 import (

@@ -188,7 +188,7 @@ func nans[T float32 | float64](values []T) (word uint64) {
 	return word
 }
 
-// eachValue evaluates the test of n values of another kind, one by one; test makes the function that tests one.
+// eachValue evaluates a term over n values one by one, for kinds without a vectorized kernel. test returns the function that tests one value.
 func eachValue[T any](t *term, kind column.Kind, n int, out *bitmap, value func(i int) T, test func() func(T) bool) error {
 	if err := t.check(kind); err != nil {
 		return err

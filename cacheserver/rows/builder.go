@@ -256,7 +256,7 @@ func (b *Builder) compact() error {
 	return b.merge(b.slabs)
 }
 
-// merge copies the sources from index from on to slabs on the heap.
+// merge replaces the sources from index from on by copies of them in slabs on the heap.
 func (b *Builder) merge(from int) error {
 	var merged []slab
 	for done := false; !done; {

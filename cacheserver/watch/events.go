@@ -42,7 +42,7 @@ func (p *Page) update(now time.Time) {
 func message(name, html string) []byte {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
-	encoder.SetEscapeHTML(false) // it is not embedded in HTML, and shorter so
+	encoder.SetEscapeHTML(false) // not needed, since the JSON is not embedded in HTML, and longer
 	_ = encoder.Encode(name)     // strings can always be encoded
 	b.Truncate(b.Len() - 1)      // the line's end
 	b.WriteByte(':')

@@ -30,8 +30,8 @@ import (
 	"github.com/kubeflow/datacache/objectcache/store"
 )
 
-// How an object cache's memory is divided: a half is for the index, and of the other half, what the program and its buffers for upstream
-// servers take is not for requests.
+// How the memory of an object cache is divided: half is for the index; of the other half, ownMemory is for the program itself and its
+// connections to upstream servers, and the rest is for requests.
 const (
 	leastMemory  = 192 << 20
 	ownMemory    = 32 << 20

@@ -47,7 +47,7 @@ type Membership struct {
 	fixed  bool
 	slack  time.Duration             // catchUpSlack, except in tests
 	absent atomic.Pointer[time.Time] // since when this node is not a member; nil: it is one, or never was
-	doubt  atomic.Pointer[time.Time] // objects stored before are misses, until others have said what they changed; nil: none is
+	doubt  atomic.Pointer[time.Time] // objects stored before it count as misses until the others have said what they changed; nil: none
 	log    *slog.Logger
 	disk   *diskLog
 

@@ -29,9 +29,9 @@ import (
 const (
 	// partHeader is ID/NUMBER of the part that a forwarded request is for. Without hopHeader it is ignored.
 	partHeader = "Datacache-Part"
-	// maxLayout is the maximum length of a layout. It has the names of the members.
+	// maxLayout is the maximum length of a layout in bytes; a layout has the names of the members.
 	maxLayout = 1 << 20
-	// maxPartName is its maximum length.
+	// maxPartName is the maximum length of the value of partHeader.
 	maxPartName = 64
 	// layoutHeader marks a response to a forwarded GET whose body is the object's layout: the forwarding member requests the parts.
 	layoutHeader = "Datacache-Layout"

@@ -45,7 +45,7 @@ type streamID struct {
 	number int64
 }
 
-// stream is what is known of a client.
+// stream is the state of one client's stream.
 type stream struct {
 	node string
 	sent map[string]string // state of the world only: the last version that was sent, by type

@@ -19,7 +19,7 @@ import (
 	"github.com/kubeflow/datacache/objectcache/mirror/upstream"
 )
 
-// file answers GET and HEAD of a file. Its metadata is the hub's answer to HEAD. That there is no such file is an answer that is kept too:
+// file answers GET and HEAD of a file. Its metadata is the hub's answer to HEAD. It also caches the answer that a file does not exist, since
 // clients ask for many files that a repository may have.
 func (c *call) file() error {
 	q := c.query("file"+c.target.path, func(ctx context.Context) (upstream.Document, error) {

@@ -24,8 +24,8 @@ var (
 	kinds    = []string{"models", "datasets", "spaces"}
 	goodName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,95}$`)
 	commit   = regexp.MustCompile(`^[0-9a-f]{40}$`)
-	// alone and withRevision are the parts of a repository below /api that nothing or a revision follows. They tell a repository without
-	// an owner from one with an owner.
+	// After the repository, a path below /api has one of alone, or one of withRevision and a revision. So a segment in these lists shows
+	// that the repository's name has ended: names have an owner or not.
 	alone        = []string{"refs", "auth-check"}
 	withRevision = []string{"revision", "tree", "paths-info", "commits", "treesize", "xet-read-token"}
 )

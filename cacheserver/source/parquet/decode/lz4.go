@@ -43,7 +43,7 @@ func (hadoopLZ4) DecodeWithError(dst, src []byte) ([]byte, error) {
 
 var errNotHadoop = errors.New("no blocks of Hadoop's LZ4 codec")
 
-// hadoopBlocks fills dst from all of src.
+// hadoopBlocks decompresses src, blocks in the framing of Hadoop's LZ4 codec, to dst, which they must fill exactly.
 func hadoopBlocks(dst, src []byte) error {
 	for len(src) > 0 {
 		block := bigEndianLength(&src)
