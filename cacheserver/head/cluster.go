@@ -4,6 +4,7 @@
 package head
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -209,17 +210,6 @@ func (c *cluster) status(table string) protocol.Status {
 	return c.report(table)
 }
 
-// view is what responses are made from: the plan, the location of its rows and the nodes that hold them. It is a copy.
-type view struct {
-	plan      *tablePlan
-	selection *selection      // nil: all rows
-	rows      int64           // of the selection
-	filtered  int64           // rows that the selection's filter, if any, is true for
-	bounds    []assign.Bounds // of filtered rows
-	nodes     []load
-	members   []member
-}
-
 // view returns the view of a ready cache, or UNAVAILABLE with the reason.
 func (c *cluster) view() (view, error) {
 	c.mu.Lock()
@@ -240,4 +230,63 @@ func (c *state) ready() (view, error) {
 	v.rows, v.bounds = c.data.bounds()
 	v.filtered = v.rows
 	return v, nil
+}
+
+// filtered waits until every node has the index of a filter over the rows of v, and returns v with the filtered rows and the index's id.
+func (c *cluster) filtered(ctx context.Context, v view, by asked) (view, string, error) {
+	c.mu.Lock()
+	f, err := c.filters.open(v.plan, len(v.nodes), by)
+	c.mu.Unlock()
+	if err != nil {
+		return view{}, "", err
+	}
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		f.close(ctx.Err())
+	}()
+	deadline := time.NewTimer(indexWait)
+	defer deadline.Stop()
+	for {
+		filtered, changed, err := c.askNodes(v.plan, f)
+		if err != nil || changed == nil {
+			return filtered, f.id, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return view{}, "", status.FromContextError(ctx.Err()).Err()
+		case <-deadline.C:
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return view{}, "", status.Errorf(codes.Unavailable, "indexing filter (%d/%d nodes)", f.indexed(c.members), len(f.nodes))
+		}
+	}
+}
+
+// askNodes requests the index of a filter from the nodes that have none. It returns the cluster's view, which may have changed, with the
+// filtered rows once all nodes have it, and before that a channel that is closed when this may be so.
+func (c *cluster) askNodes(plan *tablePlan, f *filter) (v view, changed <-chan struct{}, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if v, err = c.ready(); err != nil {
+		return view{}, nil, err
+	}
+	if v.plan != plan || c.filters.held[f.by.text] != f {
+		return view{}, nil, status.Error(codes.Unavailable, "filter: the cache has changed its plan: ask again")
+	}
+	if err := c.filters.ask(c.members, plan, f); err != nil {
+		return view{}, nil, err
+	}
+	if f.indexed(c.members) < len(f.nodes) {
+		return view{}, c.filters.changed, nil
+	}
+	counts := make([]int64, len(f.nodes))
+	for i := range f.nodes {
+		counts[i] = f.nodes[i].rows
+	}
+	v.bounds = assign.BoundsOf(counts)
+	v.filtered = v.bounds[len(v.bounds)-1][1]
+	v.rows = v.filtered
+	return v, nil, nil
 }

@@ -14,6 +14,24 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
+// origin is where a cluster's plan comes from. A plan with a higher origin replaces one with a lower one, until the cache is Ready:
+// see docs/adr/0004.
+type origin int
+
+const (
+	noPlan    origin = iota
+	ownPlan          // made from the current table
+	heldPlan         // a data node holds rows of it
+	readyPlan        // the cache was Ready with it, so clients may have read its rows
+)
+
+func originOf(held *peer.Held) origin {
+	if held.Ready {
+		return readyPlan
+	}
+	return heldPlan
+}
+
 // dataset is the state of one dataset in a cluster: its plan, and the progress of planning and loading. The cluster's mu protects all
 // but the first two fields, which are immutable.
 type dataset struct {

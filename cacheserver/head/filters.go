@@ -13,15 +13,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
 const (
 	// indexWait is how long a request waits for the nodes to evaluate its filter.
 	indexWait = 30 * time.Second
-	// mostFilters is the number of filters that a head remembers. The nodes' indexes are bounded by their memory.
-	mostFilters = 256
 	// mostLarge is the number of large filters that a node may be evaluating, and mostOfClient that of the clients at one address. A filter
 	// is large if it takes more comparisons than smallComparisons, about a second of a core.
 	mostLarge, mostOfClient = 64, 16
@@ -73,65 +70,6 @@ type nodeFilter struct {
 	rows    int64
 	hash    string // of the selected rows; every answer must have the same; "" before the first one
 	refusal error  // of the last request
-}
-
-// filtered waits until every node has the index of a filter over the rows of v, and returns v with the filtered rows and the index's id.
-func (c *cluster) filtered(ctx context.Context, v view, by asked) (view, string, error) {
-	c.mu.Lock()
-	f, err := c.filters.open(v.plan, len(v.nodes), by)
-	c.mu.Unlock()
-	if err != nil {
-		return view{}, "", err
-	}
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		f.close(ctx.Err())
-	}()
-	deadline := time.NewTimer(indexWait)
-	defer deadline.Stop()
-	for {
-		filtered, changed, err := c.askNodes(v.plan, f)
-		if err != nil || changed == nil {
-			return filtered, f.id, err
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return view{}, "", status.FromContextError(ctx.Err()).Err()
-		case <-deadline.C:
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return view{}, "", status.Errorf(codes.Unavailable, "indexing filter (%d/%d nodes)", f.indexed(c.members), len(f.nodes))
-		}
-	}
-}
-
-// askNodes requests the index of a filter from the nodes that have none. It returns the cluster's view, which may have changed, with the
-// filtered rows once all nodes have it, and before that a channel that is closed when this may be so.
-func (c *cluster) askNodes(plan *tablePlan, f *filter) (v view, changed <-chan struct{}, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if v, err = c.ready(); err != nil {
-		return view{}, nil, err
-	}
-	if v.plan != plan || c.filters.held[f.by.text] != f {
-		return view{}, nil, status.Error(codes.Unavailable, "filter: the cache has changed its plan: ask again")
-	}
-	if err := c.filters.ask(c.members, plan, f); err != nil {
-		return view{}, nil, err
-	}
-	if f.indexed(c.members) < len(f.nodes) {
-		return view{}, c.filters.changed, nil
-	}
-	counts := make([]int64, len(f.nodes))
-	for i := range f.nodes {
-		counts[i] = f.nodes[i].rows
-	}
-	v.bounds = assign.BoundsOf(counts)
-	v.filtered = v.bounds[len(v.bounds)-1][1]
-	v.rows = v.filtered
-	return v, nil, nil
 }
 
 // open returns the filter of a plan, for use by one request.

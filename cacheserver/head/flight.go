@@ -13,12 +13,16 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/transport"
+	"github.com/kubeflow/datacache/cacheserver/work"
 )
 
 // service is the head's Flight service. Methods that it does not define return UNIMPLEMENTED.
 type service struct {
 	transport.Flight
-	head *Head
+	cfg     *Config
+	cluster *cluster
+	sealer  protocol.Sealer
+	checks  *work.Pool // of filters
 }
 
 // GetFlightInfo returns the endpoints with the rows of a request.
@@ -32,7 +36,7 @@ func (s *service) GetSchema(ctx context.Context, d *flight.FlightDescriptor) (*f
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.head.check(ctx, v, request); err != nil {
+	if _, err := s.check(ctx, v, request); err != nil {
 		return nil, err
 	}
 	if request.Filter == "" {
@@ -64,13 +68,13 @@ func (s *service) open(d *flight.FlightDescriptor) (protocol.Request, view, erro
 	if err != nil {
 		return request, view{}, err
 	}
-	v, err := s.head.cluster.view()
+	v, err := s.cluster.view()
 	return request, v, err
 }
 
 // answer answers a request from a view, once its filter, if it has one, is evaluated.
 func (s *service) answer(ctx context.Context, r protocol.Request, v view) (answer, error) {
-	v, err := s.head.choose(ctx, v, r)
+	v, err := s.choose(ctx, v, r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -86,5 +90,5 @@ func (s *service) info(ctx context.Context, d *flight.FlightDescriptor) (*flight
 	if err != nil {
 		return nil, err
 	}
-	return a.info(d, s.head.sealer, s.head.cfg.TLS.Scheme(), time.Now(), s.head.cfg.TicketTTL)
+	return a.info(d, s.sealer, s.cfg.TLS.Scheme(), time.Now(), s.cfg.TicketTTL)
 }

@@ -26,30 +26,11 @@ import (
 	"github.com/kubeflow/datacache/internal/tracing"
 )
 
-// Config configures a head. Fields without a comment are required.
-type Config struct {
-	role.Config
-	Nodes int // number of data nodes, at least 1
-	// OneProcess says that head and data nodes are one process and share Budget, so that the page shows it once.
-	OneProcess bool
-	// FilterComparisons is how many comparisons evaluating a filter may take on a data node: its terms times the node's rows. 0: 10^11.
-	FilterComparisons int64
-
-	TicketTTL   time.Duration // how long a ticket may be used to start a stream; 0: one hour
-	NodeTimeout time.Duration // time without a message after which a node counts as lost; 0: ten seconds
-	JoinTimeout time.Duration // time limit for every node to join once; 0: ten minutes
-	LoadTimeout time.Duration // time that a first load may make no progress; 0: 15 minutes
-}
-
-// FilterComparisons is the default of Config.FilterComparisons: one to two minutes of a core.
-const FilterComparisons = 100_000_000_000
-
 // Head is the head of one cache. Make it with New, run it with Start; it is safe for concurrent use.
 type Head struct {
 	cfg     Config
-	sealer  protocol.Sealer
 	cluster *cluster
-	checks  *work.Pool // of filters
+	service *service
 }
 
 // New checks the configuration and makes a head that has not started.
@@ -68,11 +49,14 @@ func New(cfg Config) (*Head, error) {
 	}
 	salt := make([]byte, 32)
 	_, _ = rand.Read(salt) // never fails
-	h := &Head{cfg: cfg, sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt)), checks: work.New(runtime.GOMAXPROCS(0))}
 	now := time.Now()
-	h.cluster = &cluster{
+	h := &Head{cfg: cfg, cluster: &cluster{
 		limits: limits{started: now, silence: cfg.NodeTimeout, join: cfg.JoinTimeout, load: cfg.LoadTimeout}, salt: salt,
 		state: state{members: make(members, cfg.Nodes), data: newDataset(request, cfg.Nodes, now), storeTrouble: cfg.Store.Trouble},
+	}}
+	h.service = &service{
+		Flight: transport.Flight{Status: h.Status}, cfg: &h.cfg, cluster: h.cluster,
+		sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt)), checks: work.New(runtime.GOMAXPROCS(0)),
 	}
 	return h, nil
 }
@@ -86,7 +70,7 @@ func (h *Head) Start(ctx context.Context) error {
 	return h.cfg.Serve(ctx, role.Role{
 		Memory: h.cfg.Budget.Clients(), Status: h, Page: &pageSource{head: h},
 		Register: func(server grpc.ServiceRegistrar) {
-			transport.RegisterFlight(server, &service{Flight: transport.Flight{Status: h.Status}, head: h})
+			transport.RegisterFlight(server, h.service)
 			peer.Register(server, h.cfg.Secret, h.serveNode)
 		},
 		Tasks: []func(context.Context) error{h.keepPlan, h.keepTime},
@@ -129,6 +113,16 @@ func (h *Head) planOnce(ctx context.Context) error {
 	h.cfg.Log.Info("planned", "table", h.table(), "snapshot", p.dataset.Snapshot, "splits", len(p.Splits))
 	h.cluster.setPlan(p, encoded, time.Now())
 	return nil
+}
+
+// makePlan pins the table and plans it.
+func (h *Head) makePlan(ctx context.Context) (*tablePlan, error) {
+	p, err := h.cfg.Source.Plan(ctx, func(done, total int) { h.cluster.planning(done, total, time.Now()) })
+	if err != nil {
+		return nil, err
+	}
+	p.Splits = CutSplits(p.Splits, h.cfg.Nodes)
+	return newPlan(p, h.cfg.Nodes)
 }
 
 // keepTime periodically checks for nodes that are silent or never joined.

@@ -12,24 +12,6 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
-// origin is where a cluster's plan comes from. A plan with a higher origin replaces one with a lower one, until the cache is Ready:
-// see docs/adr/0004.
-type origin int
-
-const (
-	noPlan    origin = iota
-	ownPlan          // made from the current table
-	heldPlan         // a data node holds rows of it
-	readyPlan        // the cache was Ready with it, so clients may have read its rows
-)
-
-func originOf(held *peer.Held) origin {
-	if held.Ready {
-		return readyPlan
-	}
-	return heldPlan
-}
-
 // join makes a node a member. If the plan that the node holds may replace the cluster's, its record is requested; otherwise the node
 // gets its part of the cluster's plan, if there is one.
 func (c *cluster) join(hello peer.Hello, now time.Time) (*session, error) {

@@ -110,6 +110,9 @@ func (s *session) close(reason error) {
 	}
 }
 
+// mostFilters is the number of filters that a head remembers. The nodes' indexes are bounded by their memory.
+const mostFilters = 256
+
 // outboxSize exceeds the number of messages that a running node lets wait: an assignment and a Ready for each of few plans, a Recall, an
 // Abort, and requests for indexes and their cancellations.
 const outboxSize = 16 + 2*mostFilters

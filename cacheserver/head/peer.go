@@ -90,7 +90,7 @@ func (h *Head) remember(s *session, piece peer.RecordPiece) error {
 	var p *tablePlan
 	r, err := decodeRecord(encoded)
 	if err == nil {
-		p, err = h.planOf(r)
+		p, err = r.plan(h.cfg.Source, h.cfg.Nodes)
 	}
 	if err != nil {
 		h.cfg.Log.Warn("a data node's record of the plan is of no use", "node", s.index, "reason", err)

@@ -4,12 +4,10 @@
 package head
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"math"
 	"sync"
-	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/flight"
@@ -33,19 +31,9 @@ type tablePlan struct {
 	wholeSchema  []byte // encoded schema of all columns; see schemaBytes
 }
 
-// makePlan pins the table and plans it.
-func (h *Head) makePlan(ctx context.Context) (*tablePlan, error) {
-	p, err := h.cfg.Source.Plan(ctx, func(done, total int) { h.cluster.planning(done, total, time.Now()) })
-	if err != nil {
-		return nil, err
-	}
-	p.Splits = CutSplits(p.Splits, h.cfg.Nodes)
-	return h.newPlan(p)
-}
-
 // newPlan assigns the splits to the nodes and computes the fingerprints.
-func (h *Head) newPlan(planned *source.Plan) (*tablePlan, error) {
-	p := &tablePlan{Plan: *planned, runs: DealSplits(planned.Splits, h.cfg.Nodes), encoded: make([]json.RawMessage, len(planned.Splits))}
+func newPlan(planned *source.Plan, nodes int) (*tablePlan, error) {
+	p := &tablePlan{Plan: *planned, runs: DealSplits(planned.Splits, nodes), encoded: make([]json.RawMessage, len(planned.Splits))}
 	for i, s := range p.Splits {
 		var err error
 		if p.encoded[i], err = json.Marshal(s); err != nil {

@@ -62,9 +62,9 @@ func decodeRecord(data []byte) (*record, error) {
 	return r, nil
 }
 
-// planOf restores the plan from a record. The splits are assigned anew, since the number of data nodes may differ.
-func (h *Head) planOf(r *record) (*tablePlan, error) {
-	p, err := h.cfg.Source.Restore(r.Pin)
+// plan restores the plan of a source. The splits are assigned anew, since the number of data nodes may differ.
+func (r *record) plan(of source.Source, nodes int) (*tablePlan, error) {
+	p, err := of.Restore(r.Pin)
 	if err == nil {
 		p.Splits, err = source.DecodeSplits(r.Splits)
 	}
@@ -74,5 +74,5 @@ func (h *Head) planOf(r *record) (*tablePlan, error) {
 	if p.Schema, err = flight.DeserializeSchema(r.Schema, memory.DefaultAllocator); err != nil {
 		return nil, fmt.Errorf("the schema in the plan's record: %w", err)
 	}
-	return h.newPlan(p)
+	return newPlan(p, nodes)
 }

@@ -147,7 +147,7 @@ func TestRecordHoldsThePlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	from.Version.Pin, from.Identity = pin, source.Identity{UUID: "u", Snapshot: 7, Filter: "id > 1"}
-	p, err := h.newPlan(&from.Plan)
+	p, err := newPlan(&from.Plan, h.cfg.Nodes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestRecordHoldsThePlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := h.planOf(r)
+	again, err := r.plan(h.cfg.Source, h.cfg.Nodes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestRecordHoldsThePlan(t *testing.T) {
 		t.Errorf("got %+v with %v, want %+v with %v", again, r.Done, p, done)
 	}
 	h.cfg.Nodes = 3
-	if other, err := h.planOf(r); err != nil || len(other.runs) != 3 || other.dataset != p.dataset || other.fingerprint == p.fingerprint {
+	if other, err := r.plan(h.cfg.Source, h.cfg.Nodes); err != nil || len(other.runs) != 3 || other.dataset != p.dataset || other.fingerprint == p.fingerprint {
 		t.Errorf("for three nodes: %+v, %v", other, err)
 	}
 	if _, err := decodeRecord(encoded[:len(encoded)/2]); err == nil {

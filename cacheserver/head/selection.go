@@ -18,24 +18,17 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/work"
 )
 
-// selection says which rows of a view a request selects.
-type selection struct {
-	protocol.Selection
-	filter      string // names the filter's index on the data nodes; empty if the request has no filter
-	fingerprint string
-}
-
 // checkBytes is the memory that checking a filter takes for each byte of its text.
 const checkBytes = 320
 
 // check checks a request's filter, in turns of the requests' jobs. The result's text is empty if the request has no filter.
-func (h *Head) check(ctx context.Context, v view, r protocol.Request) (by asked, err error) {
+func (s *service) check(ctx context.Context, v view, r protocol.Request) (by asked, err error) {
 	if r.Filter == "" {
 		return asked{}, nil
 	}
 	client := transport.Client(ctx)
-	job, clients, size := cmp.Or(r.Job, client), h.cfg.Budget.Clients(), int64(checkBytes*len(r.Filter))
-	err = h.checks.Run(ctx, work.Task{
+	job, clients, size := cmp.Or(r.Job, client), s.cfg.Budget.Clients(), int64(checkBytes*len(r.Filter))
+	err = s.checks.Run(ctx, work.Task{
 		Owner: job, Steps: 1, Cost: float64(size),
 		Begin: func(bool) (func(int) error, error) {
 			if err := clients.Reserve(size); err != nil {
@@ -43,7 +36,7 @@ func (h *Head) check(ctx context.Context, v view, r protocol.Request) (by asked,
 			}
 			return func(int) (err error) {
 				defer clients.Release(size)
-				by, err = h.parse(v, r.Filter)
+				by, err = s.parse(v, r.Filter)
 				return err
 			}, nil
 		},
@@ -53,7 +46,7 @@ func (h *Head) check(ctx context.Context, v view, r protocol.Request) (by asked,
 }
 
 // parse returns the canonical form and the cost of a filter, if it is valid and not too expensive.
-func (h *Head) parse(v view, text string) (asked, error) {
+func (s *service) parse(v view, text string) (asked, error) {
 	m, err := where.Match(v.plan.Schema, text)
 	if err != nil {
 		return asked{}, status.Errorf(codes.InvalidArgument, "command: %v", err)
@@ -63,10 +56,10 @@ func (h *Head) parse(v view, text string) (asked, error) {
 		rows = max(rows, v.nodes[i].rows)
 	}
 	terms, _ := m.Cost()
-	if int64(terms) > h.cfg.FilterComparisons/max(rows, 1) {
+	if int64(terms) > s.cfg.FilterComparisons/max(rows, 1) {
 		return asked{}, status.Errorf(codes.InvalidArgument,
 			"command: filter: %d comparisons for each of the %d rows of a data node, %.3g in all, are more than the %.3g of --filter-comparisons: use fewer comparisons (IN with any number of values is one), or raise it",
-			terms, rows, float64(terms)*float64(rows), float64(h.cfg.FilterComparisons))
+			terms, rows, float64(terms)*float64(rows), float64(s.cfg.FilterComparisons))
 	}
 	canonical, err := syntax.Canonical(text)
 	if err != nil {
@@ -76,17 +69,17 @@ func (h *Head) parse(v view, text string) (asked, error) {
 }
 
 // choose returns v with the rows that a request selects. With a filter that no request used before, it waits for the nodes.
-func (h *Head) choose(ctx context.Context, v view, r protocol.Request) (view, error) {
+func (s *service) choose(ctx context.Context, v view, r protocol.Request) (view, error) {
 	if r.Filter == "" && r.Split == nil {
 		return v, nil
 	}
-	by, err := h.check(ctx, v, r)
+	by, err := s.check(ctx, v, r)
 	if err != nil {
 		return view{}, err
 	}
-	s := &selection{Selection: protocol.Selection{Filter: by.text, Split: r.Split}}
+	chosen := &selection{Selection: protocol.Selection{Filter: by.text, Split: r.Split}}
 	if by.text != "" {
-		if v, s.filter, err = h.cluster.filtered(ctx, v, by); err != nil {
+		if v, chosen.filter, err = s.cluster.filtered(ctx, v, by); err != nil {
 			return view{}, err
 		}
 	}
@@ -94,8 +87,8 @@ func (h *Head) choose(ctx context.Context, v view, r protocol.Request) (view, er
 		first, end := r.Split.Bounds(uint64(v.filtered))
 		v.rows = int64(end - first)
 	}
-	v.selection = s
-	s.fingerprint, err = fingerprintOf(struct {
+	v.selection = chosen
+	chosen.fingerprint, err = fingerprintOf(struct {
 		Dataset string
 		Filter  string
 		Split   *epoch.Split

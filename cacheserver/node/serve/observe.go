@@ -139,11 +139,11 @@ func (s *span) end(err error) {
 }
 
 // observe starts the observers of a stream. The stream's place in the queue of turns is the first of them.
-func (n *Server) observe(s *sender, ticket protocol.Ticket, job string) observers {
+func (srv *Server) observe(s *sender, ticket protocol.Ticket, job string) observers {
 	now, key := time.Now(), keyOf(s.stream.Context(), ticket)
-	all := observers{share{s.turn}, n.streams.begin(key, s, now), newCounters(n.cfg.Metrics, string(ticket.Kind), job)}
-	if n.cfg.Tracer != nil {
-		all = append(all, &span{ctx: s.stream.Context(), tracer: n.cfg.Tracer, node: n.cfg.Index, key: key, opened: now})
+	all := observers{share{s.turn}, srv.streams.begin(key, s, now), newCounters(srv.cfg.Metrics, string(ticket.Kind), job)}
+	if srv.cfg.Tracer != nil {
+		all = append(all, &span{ctx: s.stream.Context(), tracer: srv.cfg.Tracer, node: srv.cfg.Index, key: key, opened: now})
 	}
 	return all
 }

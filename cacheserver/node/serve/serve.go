@@ -49,14 +49,14 @@ type Server struct {
 func New(cfg Config) *Server { return &Server{cfg: cfg} }
 
 // Flight returns the Flight service; status returns the value of its action "status".
-func (n *Server) Flight(status func() any) flight.FlightServer {
-	return &service{Flight: transport.Flight{Status: status}, server: n}
+func (srv *Server) Flight(status func() any) flight.FlightServer {
+	return &service{Flight: transport.Flight{Status: status}, server: srv}
 }
 
 // Memory bounds what connections and requests hold.
-func (n *Server) Memory() transport.Memory { return memory{n} }
+func (srv *Server) Memory() transport.Memory { return memory{srv} }
 
 // Traffic returns what clients read: all of them, and at most most readers.
-func (n *Server) Traffic(most int) (protocol.Traffic, []protocol.Reader) {
-	return n.streams.list(time.Now(), most)
+func (srv *Server) Traffic(most int) (protocol.Traffic, []protocol.Reader) {
+	return srv.streams.list(time.Now(), most)
 }

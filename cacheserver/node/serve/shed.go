@@ -37,19 +37,19 @@ func (m memory) Release(n int64) { m.server.cfg.Budget.Clients().Release(n) }
 
 // withMemory calls reserve again as long as there is too little memory, and frees memory by ending streams that are not read. It does
 // not wait if reserve could not succeed even without any streams.
-func (n *Server) withMemory(ctx context.Context, reserve func() error) error {
-	if waiting := n.waiting.Add(1); waiting > maxWaiting {
-		n.waiting.Add(-1)
+func (srv *Server) withMemory(ctx context.Context, reserve func() error) error {
+	if waiting := srv.waiting.Add(1); waiting > maxWaiting {
+		srv.waiting.Add(-1)
 		return reserve()
 	}
-	defer n.waiting.Add(-1)
+	defer srv.waiting.Add(-1)
 	for end := time.Now().Add(memoryWait); ; {
 		err := reserve()
 		var full *rows.ExhaustedError
-		if !errors.As(err, &full) || full.Need > n.cfg.Budget.Heap()/4 || time.Now().After(end) {
+		if !errors.As(err, &full) || full.Need > srv.cfg.Budget.Heap()/4 || time.Now().After(end) {
 			return err
 		}
-		n.streams.shed(time.Now())
+		srv.streams.shed(time.Now())
 		select {
 		case <-ctx.Done():
 			return err

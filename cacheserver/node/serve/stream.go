@@ -47,8 +47,8 @@ const (
 
 // answer answers a call with the rows that it was lent: it adds a stream to the ticket's job, reserves memory for it and sends the
 // schema, and then send sends the rows.
-func (n *Server) answer(lent Lent, stream grpc.ServerStream, send func(*sender) error) (err error) {
-	s := &sender{Lent: lent, stream: stream, server: n, begin: time.Now()}
+func (srv *Server) answer(lent Lent, stream grpc.ServerStream, send func(*sender) error) (err error) {
+	s := &sender{Lent: lent, stream: stream, server: srv, begin: time.Now()}
 	job := jobOf(stream.Context(), lent.Ticket)
 	if err := s.joinJob(job); err != nil {
 		return err
@@ -58,7 +58,7 @@ func (n *Server) answer(lent Lent, stream grpc.ServerStream, send func(*sender) 
 		return refusal(err, "no memory for another stream")
 	}
 	defer s.memory.Close()
-	s.observers = n.observe(s, lent.Ticket, job)
+	s.observers = srv.observe(s, lent.Ticket, job)
 	defer func() { s.observers.end(err) }()
 	s.Columns = s.Columns.Within(s.memory)
 	if err := s.frame(protocol.NewFrame(rows.SchemaHeader(s.Columns.Schema()), nil, nil, 0, nil), sent{}); err != nil {
