@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/watch"
 	"github.com/kubeflow/datacache/cacheserver/watch/reading"
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 // pageSource is the watch.Source of the page of the head.
@@ -74,7 +76,7 @@ func (l *pageSource) Sample() watch.Sample {
 func (l *pageSource) View() watch.View {
 	s := l.head.Report()
 	v := watch.View{
-		Role: "cache", Name: s.Table, State: string(s.State), Reason: s.Reason, Tone: toneOf(s.State),
+		Role: "cache", Name: nameOf(s.Table), State: string(s.State), Reason: s.Reason, Tone: toneOf(s.State),
 		Done: int64(s.Splits.Done), Total: int64(s.Splits.Total), Unit: "splits", Waits: waitsOf(s),
 	}
 	c := l.head.cluster
@@ -119,7 +121,7 @@ func (c *state) nodes(s protocol.Status) watch.Table {
 		t.Rows = append(t.Rows, []watch.Cell{
 			watch.Text(strconv.Itoa(i)), watch.Toned(string(n.State), nodeTone(n.State)),
 			reading.Loading(n.Splits.Done, n.Splits.Total, func(split int) bool { return done[first+split] }),
-			watch.Number(watch.FormatCount(float64(n.Rows))), watch.Number(watch.FormatBytes(float64(n.Bytes))),
+			watch.Number(words.Count(float64(n.Rows))), watch.Number(words.Bytes(float64(n.Bytes))),
 			watch.Number(strconv.Itoa(n.Restarts)), watch.Text(place(n.Address, n.Machine)), watch.Text(n.Reason),
 		})
 	}
@@ -136,7 +138,7 @@ func spread(s protocol.Status) string {
 		rows = append(rows, n.Rows)
 	}
 	slices.Sort(rows)
-	format := func(n int64) string { return watch.FormatCount(float64(n)) }
+	format := func(n int64) string { return words.Count(float64(n)) }
 	return fmt.Sprintf("Rows by node: least %s, median %s, most %s.", format(rows[0]), format(rows[len(rows)/2]), format(rows[len(rows)-1]))
 }
 
@@ -154,9 +156,16 @@ func (c *state) facts(s protocol.Status, since time.Time) []watch.Fact {
 	}
 	return append(facts,
 		watch.Fact{Name: "Rows", Value: strconv.FormatInt(s.Rows, 10)},
-		watch.Fact{Name: "In memory", Value: watch.FormatBytes(float64(s.Bytes))},
+		watch.Fact{Name: "In memory", Value: words.Bytes(float64(s.Bytes))},
 		watch.Fact{Name: "Head since", Value: since.UTC().Format(time.RFC3339)},
 	)
+}
+
+// nameOf is the name of a table: the folder's if the table is given by the path of its metadata, which is among the facts.
+func nameOf(table string) string {
+	table, _, _ = strings.Cut(table, " of catalog ")
+	folder, _, _ := strings.Cut(table, "/metadata/")
+	return folder[strings.LastIndexByte(folder, '/')+1:]
 }
 
 func orNone(text string) string {

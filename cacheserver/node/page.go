@@ -10,6 +10,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/watch"
 	"github.com/kubeflow/datacache/cacheserver/watch/reading"
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 // pageSource is the watch.Source of the page of the data node.
@@ -85,7 +86,7 @@ func (n *Node) splits(s Status) watch.Table {
 	t.Note = fmt.Sprintf("Splits %d to %d of the plan.", a.spec.First, a.spec.First+s.Splits.Total-1)
 	t.Rows = [][]watch.Cell{{
 		reading.Loading(s.Splits.Done, s.Splits.Total, func(i int) bool { return done[i] }),
-		watch.Number(watch.FormatCount(float64(s.Rows))), watch.Number(watch.FormatBytes(float64(s.Bytes))),
+		watch.Number(words.Count(float64(s.Rows))), watch.Number(words.Bytes(float64(s.Bytes))),
 	}}
 	return t
 }

@@ -5,44 +5,20 @@ package watch
 
 import (
 	"fmt"
-	"strconv"
 	"time"
+
+	"github.com/kubeflow/datacache/internal/words"
 )
-
-// FormatCount writes a number with at most three digits before a unit of thousands: 12.3 M.
-func FormatCount(n float64) string {
-	return scaled(n, 1000, []string{"", " k", " M", " G", " T", " P"})
-}
-
-// FormatBytes writes a number of bytes in binary units: 12.3 MiB.
-func FormatBytes(n float64) string {
-	return scaled(n, 1024, []string{" B", " KiB", " MiB", " GiB", " TiB", " PiB"})
-}
-
-// FormatRatio writes a part of 1 as a percentage.
-func FormatRatio(n float64) string { return strconv.Itoa(int(n*100+0.5)) + " %" }
-
-func scaled(n, step float64, units []string) string {
-	unit := 0
-	for ; n >= step && unit < len(units)-1; unit++ {
-		n /= step
-	}
-	precision := 1
-	if unit == 0 || n >= 100 {
-		precision = 0
-	}
-	return strconv.FormatFloat(n, 'f', precision, 64) + units[unit]
-}
 
 func (u Unit) format(n float64) string {
 	switch u {
 	case Bytes:
-		return FormatBytes(n)
+		return words.Bytes(n)
 	case Ratio:
-		return FormatRatio(n)
+		return words.Ratio(n)
 	case Count:
 	}
-	return FormatCount(n)
+	return words.Count(n)
 }
 
 // formatDuration writes a time span in its two largest units: 2 min 5 s.

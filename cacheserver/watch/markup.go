@@ -8,6 +8,8 @@ import (
 	"html"
 	"strings"
 	"time"
+
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 // markup writes the HTML of the page. The zero value is empty. It takes the place of html/template, which calls methods by name: a
@@ -192,8 +194,8 @@ func (m *markup) meters(d page) {
 	for _, meter := range d.Meters {
 		m.add("<li><span>{}</span>\n", meter.Name)
 		m.bar(meter.piece())
-		m.add("\n<span class=\"amount\">{} of {}", FormatBytes(float64(meter.Used)), FormatBytes(float64(meter.Limit)))
-		m.addIf(meter.Peak != 0, ", at most {}", FormatBytes(float64(meter.Peak)))
+		m.add("\n<span class=\"amount\">{} of {}", words.Bytes(float64(meter.Used)), words.Bytes(float64(meter.Limit)))
+		m.addIf(meter.Peak != 0, ", at most {}", words.Bytes(float64(meter.Peak)))
 		m.add("</span></li>")
 	}
 	m.add("</ul></div>")

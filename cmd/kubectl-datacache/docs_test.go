@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -19,16 +20,22 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta/testrestmapper"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/diagnose"
+	"github.com/kubeflow/datacache/internal/doctor"
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
@@ -59,6 +66,7 @@ var examples = map[string]func(t *testing.T, out io.Writer) error{
 	"why train":                         whyExample,
 	"top train":                         topExample,
 	"events train":                      eventsExample,
+	"doctor --pods=false":               doctorExample,
 	"logs train --server node --tail 1": logsExample,
 	"ui":                                cachesExample,
 	"ui train": func(_ *testing.T, out io.Writer) error {
@@ -157,14 +165,42 @@ func trainJob() *trainer.TrainJob {
 
 func whyExample(t *testing.T, out io.Writer) error {
 	t.Helper()
-	step := jobset.ReplicatedJob{Name: inject.StepName}
-	step.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: inject.StepName}}
-	twin := &trainer.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-distributed-data-cache", Labels: map[string]string{inject.LabelGate: "true"}}}
-	twin.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{step}
 	waits := cacheOf("team-a", "train", time.Minute, "Pending", "ImagePullBackOff", "pod train-cache-0: ...")
-	findings, err := diagnose.Why(t.Context(), holding(t, trainJob(), twin, waits), nil, client.ObjectKey{Namespace: "team-a", Name: "train"})
+	findings, err := diagnose.Why(t.Context(), holding(t, trainJob(), twin(), waits), nil, client.ObjectKey{Namespace: "team-a", Name: "train"})
 	printFindings(out, findings, "WAITS")
 	return err
+}
+
+// doctorExample examines a cluster without a manager.
+func doctorExample(t *testing.T, out io.Writer) error {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, trainer.AddToScheme, jobset.AddToScheme, lws.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return err
+		}
+	}
+	full := corev1.ResourceList{"requests.memory": resource.MustParse("64Gi")}
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "team"}, Status: corev1.ResourceQuotaStatus{Hard: full, Used: full}}
+	answers := interceptor.Funcs{Create: func(_ context.Context, _ client.WithWatch, object client.Object, _ ...client.CreateOption) error {
+		if _, job := object.(*trainer.TrainJob); job {
+			return errors.New("CLUSTER_SIZE must be an integer")
+		}
+		return nil
+	}}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(testrestmapper.TestOnlyStaticRESTMapper(scheme)).WithObjects(twin(), quota).WithInterceptorFuncs(answers).Build()
+	findings, err := (&doctor.Doctor{Client: c, Namespace: "team-a"}).Examine(t.Context())
+	printFindings(out, findings, "FAILS")
+	return err
+}
+
+// twin returns a runtime whose TrainJobs wait for a cache.
+func twin() *trainer.ClusterTrainingRuntime {
+	step := jobset.ReplicatedJob{Name: inject.StepName}
+	step.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: inject.StepName}}
+	rt := &trainer.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-distributed-data-cache", Labels: map[string]string{inject.LabelGate: "true"}}}
+	rt.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{step}
+	return rt
 }
 
 func topExample(_ *testing.T, out io.Writer) error {

@@ -95,7 +95,8 @@ func command() *cobra.Command {
   kubectl datacache why train
   kubectl datacache top train
   kubectl datacache logs train --server node --follow
-  kubectl datacache ui train`,
+  kubectl datacache ui train
+  kubectl datacache doctor`,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl datacache"},
 		Version:       cmp.Or(version, moduleVersion()),
 		SilenceUsage:  true,
@@ -103,7 +104,7 @@ func command() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&at.rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig file")
 	clientcmd.BindOverrideFlags(&at.overrides, root.PersistentFlags(), clientcmd.RecommendedConfigOverrideFlags(""))
-	root.AddCommand(listCommand(at), statusCommand(at), whyCommand(at), topCommand(at), eventsCommand(at), logsCommand(at), uiCommand(at))
+	root.AddCommand(listCommand(at), statusCommand(at), whyCommand(at), topCommand(at), doctorCommand(at), eventsCommand(at), logsCommand(at), uiCommand(at))
 	at.completeFlags(root)
 	return root
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 // atOnce is the number of caches that top asks at once.
@@ -113,7 +114,7 @@ func printTop(out io.Writer, usages []*cacheUsage, details bool) error {
 			continue
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t\n", u.Namespace, u.Name, u.State,
-			bytesOf(u.MemoryUsed), bytesOf(u.MemoryLimit), rate(u.RowsPerSecond), bytesOf(int64(u.BytesPerSecond)), len(u.Readers))
+			words.Bytes(float64(u.MemoryUsed)), words.Bytes(float64(u.MemoryLimit)), words.Count(u.RowsPerSecond), words.Bytes(u.BytesPerSecond), len(u.Readers))
 	}
 	if details {
 		for _, u := range usages {
@@ -127,7 +128,7 @@ func printDetails(table *tabwriter.Writer, u *cacheUsage) {
 	_ = table.Flush() // the columns of each table are as wide as they need
 	fmt.Fprintln(table, "\nHEAD\tDATA NODE\tSTATE\tMEMORY\tLIMIT\tROWS\tRESTARTS")
 	for _, n := range u.Nodes {
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%d\n", n.Head, n.Index, n.State, bytesOf(n.MemoryUsed), bytesOf(n.MemoryLimit), humanize.Comma(n.Rows), n.Restarts)
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%d\n", n.Head, n.Index, n.State, words.Bytes(float64(n.MemoryUsed)), words.Bytes(float64(n.MemoryLimit)), humanize.Comma(n.Rows), n.Restarts)
 	}
 	if len(u.Readers) == 0 {
 		return
@@ -135,24 +136,7 @@ func printDetails(table *tabwriter.Writer, u *cacheUsage) {
 	_ = table.Flush()
 	fmt.Fprintln(table, "\nJOB\tRANK\tCLIENT\tSTREAMS\tROWS/S\tBYTES/S\tBLOCKED\tAT WORK\tWHO WAITS")
 	for _, r := range u.Readers {
-		fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%s\t%s\t%.0f%%\t%.0f%%\t%s\n", r.Job, r.Rank, r.Client, r.Streams,
-			rate(r.RowsPerSecond), bytesOf(int64(r.BytesPerSecond)), 100*r.Blocked, 100*r.AtWork, r.waits())
+		fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", r.Job, r.Rank, r.Client, r.Streams,
+			words.Count(r.RowsPerSecond), words.Bytes(r.BytesPerSecond), words.Ratio(r.Blocked), words.Ratio(r.AtWork), words.WhoWaits(r.Streams, r.RowsPerSecond, r.Blocked, r.AtWork))
 	}
 }
-
-// waits says who waits for whom, as the page does (docs/watch.md).
-func (r *readerUsage) waits() string {
-	switch {
-	case r.Streams == 0:
-		return "it does not read now"
-	case r.Blocked >= 0.5:
-		return "the cache, for the client"
-	case r.AtWork >= 0.5:
-		return "the client, for the cache"
-	}
-	return "neither, much"
-}
-
-func bytesOf(n int64) string { return humanize.IBytes(uint64(max(n, 0))) }
-
-func rate(n float64) string { return humanize.Comma(int64(n)) }

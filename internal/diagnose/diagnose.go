@@ -8,6 +8,7 @@ package diagnose
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -191,9 +192,15 @@ func (w *walk) cache(ctx context.Context, key types.NamespacedName) (Finding, er
 	released := w.failed && dc.Status.State == v1alpha1.StateReleased // because the TrainJob ended
 	if (ready.Status != metav1.ConditionTrue || dc.Status.State == v1alpha1.StateDegraded) && !released {
 		f.Blocks, f.Fix = true, fixes[ready.Reason]
+		if (ready.Reason == "Planning" || ready.Reason == "LoadFailed") && unreachable.MatchString(ready.Message) {
+			f.Fix = fixes["endpoint"]
+		}
 	}
 	return f, nil
 }
+
+// unreachable matches messages of planning that does not reach the store or the catalog.
+var unreachable = regexp.MustCompile(`dial tcp|no such host|connection refused|i/o timeout|no route to host|tls: |x509: `)
 
 // uses returns the DataCaches that the TrainJob uses: those that it names if there are several, otherwise the one that its Service records,
 // or its own.

@@ -19,6 +19,7 @@ var fixes = map[string]string{
 	"FailedCreate":               "as the message says: a larger quota, or other settings of the pods (spec.arrow.head.template)",
 	"FailedMount":                "as the message says: the Secret or volume that it names",
 	"OOMKilled":                  "raise the memory (WORKER_MEM), or cache fewer columns or rows",
+	"endpoint":                   "correct the endpoint of the store or the catalog (s3.endpoint, CATALOG_URI) if the message names a wrong one; otherwise look at it, at DNS, and for a NetworkPolicy or proxy between it and the cache's pods",
 	"HeadUnreachable":            "look for a NetworkPolicy or service mesh between datacache's manager and port 8080 of the head, and at the head's log",
 	"NotRead":                    "if the ranks neither compute, evaluate nor save for so long, one of them hangs: read their logs, and dump their stacks (py-spy dump --pid 1)",
 	"RanksWait":                  "look at `kubectl datacache top` and the logs of the cache's data nodes",

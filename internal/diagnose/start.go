@@ -247,6 +247,9 @@ func (w *walk) troubleOf(ctx context.Context, pod *corev1.Pod) (why, fix string,
 			"if that machine is lost for good: kubectl delete node " + pod.Spec.NodeName, nil
 	}
 	if why := Waits(pod); why != "" {
+		if strings.HasPrefix(why, "CreateContainerConfigError") {
+			fix = "create in namespace " + w.job.Namespace + " the Secret or ConfigMap that the message names, or its key"
+		}
 		event, err := w.warning(ctx, pod, func(string) bool { return true })
 		if event != "" && !strings.Contains(why, event) {
 			why += ": " + event

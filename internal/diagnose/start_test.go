@@ -37,6 +37,22 @@ func TestStates(t *testing.T) {
 		"a data node is lost": {
 			[]client.Object{cache(v1alpha1.StateDegraded, metav1.ConditionFalse, "Reloading")}, "WAITS DataCache team/train: Degraded: Reloading: as the cache says",
 		},
+		"a wrong endpoint": {
+			[]client.Object{saying(cache(v1alpha1.StatePlanning, metav1.ConditionFalse, "Planning"), `planning: open table s3://lake/t: dial tcp 127.0.0.1:1: connect: connection refused`)},
+			"WAITS DataCache team/train: Planning: Planning: planning: open table s3://lake/t: dial tcp 127.0.0.1:1: connect: connection refused; fix: correct the endpoint of the store",
+		},
+		"a wrong endpoint, a minute later": {
+			[]client.Object{saying(cache(v1alpha1.StateFailed, metav1.ConditionFalse, "LoadFailed"), `no progress for 1m0s: Get "http://s3.typo/": dial tcp: lookup s3.typo: no such host`)},
+			`WAITS DataCache team/train: Failed: LoadFailed: no progress for 1m0s: Get "http://s3.typo/": dial tcp: lookup s3.typo: no such host; fix: correct the endpoint of the store`,
+		},
+		"the cache sends nothing": {
+			[]client.Object{notRead(ready, v1alpha1.ReasonRanksWait, "the ranks wait for the cache: it has sent nothing on their 2 streams since 12:00:00 UTC")},
+			"WAITS DataCache team/train: Ready: RanksWait: the ranks wait for the cache: it has sent nothing on their 2 streams since 12:00:00 UTC; fix: look at `kubectl datacache top`",
+		},
+		"no rank reads": {
+			[]client.Object{notRead(ready, v1alpha1.ReasonNotRead, "no rank has asked for rows since 12:00:00 UTC"), set, ended, training, pod(corev1.PodRunning, nil)},
+			"? pods of the TrainJob: 1 of 1 run; DataCache train: no rank has asked for rows since 12:00:00 UTC; fix: if the ranks neither compute",
+		},
 		"no JobSet":           {[]client.Object{ready}, "WAITS JobSet train: does not exist: Trainer has not created it; fix: ask who runs Trainer"},
 		"no Job":              {[]client.Object{ready, set}, "WAITS JobSet train: has created no Job; fix: ask who runs JobSet"},
 		"the next Job":        {[]client.Object{ready, set, ended}, "WAITS JobSet train: has created no more Jobs since 1 ended"},
@@ -64,8 +80,11 @@ func TestStates(t *testing.T) {
 			}
 			last := findings[len(findings)-1]
 			got := "ok "
-			if last.Blocks {
+			switch {
+			case last.Blocks:
 				got = "WAITS "
+			case last.Unseen:
+				got = "? "
 			}
 			got += last.Subject + ": " + last.State
 			if last.Fix != "" {
@@ -98,6 +117,19 @@ func cache(state v1alpha1.State, status metav1.ConditionStatus, reason string) *
 			{Type: v1alpha1.ConditionReady, Status: status, Reason: reason, Message: "as the cache says"},
 		}},
 	}
+}
+
+// saying returns the cache with the message of its condition Ready.
+func saying(dc *v1alpha1.DataCache, message string) *v1alpha1.DataCache {
+	dc.Status.Conditions[0].Message = message
+	return dc
+}
+
+// notRead returns a copy of the cache that is not read.
+func notRead(dc *v1alpha1.DataCache, reason, message string) *v1alpha1.DataCache {
+	dc = dc.DeepCopy()
+	dc.Status.Conditions = append(dc.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionRead, Status: metav1.ConditionFalse, Reason: reason, Message: message})
+	return dc
 }
 
 // holding returns a cluster that has a TrainJob, its runtime, and the objects.

@@ -21,6 +21,7 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/view"
 	"github.com/kubeflow/datacache/internal/webpage"
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 // maxRows is the number of DataCaches that a page lists. Those that are left out are in the best state.
@@ -158,6 +159,9 @@ func rowOf(dc *v1alpha1.DataCache, f Filter, now time.Time) row {
 	if at := since(dc); !at.IsZero() {
 		r.Since, r.Age = at.UTC(), duration.HumanDuration(now.Sub(at))
 	}
+	if is.NotRead != "" {
+		r.Reason, r.Message = is.NotRead, is.Why
+	}
 	if is.Needs && r.Tone != "bad" {
 		r.Tone = "warn"
 	}
@@ -171,7 +175,7 @@ func rowOf(dc *v1alpha1.DataCache, f Filter, now time.Time) row {
 		r.Rows = humanize.Comma(*s.Rows)
 	}
 	if s.Bytes != nil {
-		r.Bytes = humanize.IBytes(uint64(max(*s.Bytes, 0)))
+		r.Bytes = words.Bytes(float64(*s.Bytes))
 	}
 	if s.Replicas > 0 {
 		r.Copies = fmt.Sprintf("%d of %d", s.ReadyReplicas, s.Replicas)

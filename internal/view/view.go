@@ -17,10 +17,12 @@ import (
 type Summary struct {
 	State           v1alpha1.State
 	Reason, Message string
-	Needs           bool // somebody must do something: time alone does not help
+	Needs           bool   // somebody must do something: time alone does not help
+	NotRead         string // reason why TrainJobs don't read a cache that is Ready, "" if they do or that is not known
+	Why             string // says it in words
 }
 
-// Of returns the summary of a DataCache. Of one that is Ready it says what its TrainJobs wait for, if they don't read it.
+// Of returns the summary of a DataCache.
 func Of(dc *v1alpha1.DataCache) Summary {
 	ready := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionReady)
 	if ready == nil {
@@ -36,7 +38,7 @@ func Of(dc *v1alpha1.DataCache) Summary {
 	}
 	read := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionRead)
 	if read != nil && read.Status == metav1.ConditionFalse && s.State == v1alpha1.StateReady {
-		s.Reason, s.Message, s.Needs = read.Reason, read.Message, read.Reason != v1alpha1.ReasonNotRead
+		s.NotRead, s.Why, s.Needs = read.Reason, read.Message, read.Reason != v1alpha1.ReasonNotRead
 	}
 	return s
 }

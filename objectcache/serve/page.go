@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/watch"
+	"github.com/kubeflow/datacache/internal/words"
 	"github.com/kubeflow/datacache/objectcache/store"
 )
 
@@ -105,7 +106,7 @@ func (l pageSource) View() watch.View {
 	_, found := s.traffic.total().reads()
 	v.Facts = []watch.Fact{
 		{Name: "Object caches that share the keys", Value: strconv.Itoa(s.cfg.Router.Members())},
-		{Name: "Reads that found their object", Value: watch.FormatRatio(found)},
+		{Name: "Reads that found their object", Value: words.Ratio(found)},
 		{Name: "Operations that the disk refused", Value: strconv.FormatInt(s.cfg.Store.Failures(), 10)},
 	}
 	return v
@@ -133,7 +134,7 @@ func foundCell(reads int64, found float64) watch.Cell {
 	if reads == 0 {
 		return watch.Number("–")
 	}
-	return watch.Cell{Text: watch.FormatRatio(found), Number: true, Bar: &watch.Bar{Value: found, Max: 1}}
+	return watch.Cell{Text: words.Ratio(found), Number: true, Bar: &watch.Bar{Value: found, Max: 1}}
 }
 
 // buckets lists the buckets, those with the most bytes first.
@@ -150,12 +151,12 @@ func (l pageSource) buckets(all []store.BucketStats) watch.Table {
 		c := l.server.traffic.bucket(b.Bucket)
 		reads, found := c.reads()
 		t.Rows = append(t.Rows, []watch.Cell{
-			watch.Text(b.Bucket), watch.Number(watch.FormatCount(float64(b.Objects))),
-			{Text: watch.FormatBytes(float64(b.Bytes)), Number: true, Bar: &watch.Bar{Value: float64(b.Bytes), Max: float64(b.Quota)}},
-			watch.Number(watch.FormatBytes(float64(b.Quota))), watch.Number(watch.FormatCount(float64(reads))),
+			watch.Text(b.Bucket), watch.Number(words.Count(float64(b.Objects))),
+			{Text: words.Bytes(float64(b.Bytes)), Number: true, Bar: &watch.Bar{Value: float64(b.Bytes), Max: float64(b.Quota)}},
+			watch.Number(words.Bytes(float64(b.Quota))), watch.Number(words.Count(float64(reads))),
 			foundCell(reads, found),
-			watch.Number(watch.FormatBytes(float64(c.sent.Load()))), watch.Number(watch.FormatBytes(float64(c.received.Load()))),
-			watch.Number(watch.FormatCount(float64(b.Evicted))), watch.Number(watch.FormatCount(float64(b.Damaged))),
+			watch.Number(words.Bytes(float64(c.sent.Load()))), watch.Number(words.Bytes(float64(c.received.Load()))),
+			watch.Number(words.Count(float64(b.Evicted))), watch.Number(words.Count(float64(b.Damaged))),
 		})
 	}
 	return t

@@ -416,7 +416,7 @@ func (p *kubectlPlugin) uiOfAll() {
 	row := ">" + p.namespace + "</a>/train"
 	page := lister.start("ui")
 	url := addressOf(p.t, page)
-	get(url, http.StatusOK, row, "1,000", "1 Ready")
+	get(url, http.StatusOK, row, "1,000", ">Ready 1</a>")
 	get(url+"&state=Failed", http.StatusOK, "None is in this state.")
 	folder, _, _ := strings.Cut(url, "?")
 	get(folder+"page.css", http.StatusOK, ".caches")

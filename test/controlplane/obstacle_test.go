@@ -64,6 +64,10 @@ var obstacles = map[string]obstacle{
 	"an image that is refused": {
 		act: kubetest.Act{Waiting: "ErrImagePull", Message: "denied"}, event: "CacheProvisioning", want: []string{"pod train-cache-0: denied"}, reason: "ErrImagePull",
 	},
+	"a Secret that is not there": {
+		act: kubetest.Act{Waiting: "CreateContainerConfigError", Message: `secret "s3-keys" not found`}, event: "CacheProvisioning",
+		want: []string{`pod train-cache-0: secret "s3-keys" not found`}, reason: "CreateContainerConfigError",
+	},
 	"a program that crashes": {
 		act: kubetest.Act{Exit: new(int32(1))}, event: "CacheProvisioning", want: []string{"pod train-cache-0", "exit code 1"}, reason: "CrashLoopBackOff",
 	},

@@ -53,7 +53,7 @@ var trainingWaits = map[string]trainingWait{
 		log:  "its log: waiting for the cache's head: lookup train-cache-service: no such host",
 	},
 	"the step's image":                {step: kubetest.Act{Waiting: "ImagePullBackOff", Message: "denied"}, want: []string{"pod train-dataset-initializer-0-0-", "ImagePullBackOff: denied", "describe pod"}},
-	"the step's Secret":               {step: kubetest.Act{Waiting: "CreateContainerConfigError", Message: `secret "s" not found`}, want: []string{`CreateContainerConfigError: secret "s" not found`}},
+	"the step's Secret":               {step: kubetest.Act{Waiting: "CreateContainerConfigError", Message: `secret "s" not found`}, want: []string{`CreateContainerConfigError: secret "s" not found`, "create in namespace "}},
 	"the step's volume":               {step: kubetest.Act{Waiting: "ContainerCreating"}, after: mountFails, want: []string{"ContainerCreating: MountVolume.SetUp failed"}},
 	"the step is killed at its limit": {step: kubetest.Act{Exit: new(int32(137)), Reason: "OOMKilled"}, want: []string{"OOMKilled"}, fails: true},
 	"a quota of GPUs": {
@@ -69,7 +69,7 @@ var trainingWaits = map[string]trainingWait{
 	"a policy against pods":              {setUp: deny("", "pods", "no training here"), want: []string{"Job train-node-0", "no training here"}},
 	"a policy against Jobs":              {setUp: deny("batch", "jobs", "no jobs here"), want: []string{"JobSet train", "has created no more Jobs since 1 ended: ", "no jobs here"}},
 	"the training's image":               {training: kubetest.Act{Waiting: "ErrImagePull", Message: "not found"}, want: []string{"pod train-node-0-0-", "ErrImagePull: not found"}},
-	"the training's Secret":              {training: kubetest.Act{Waiting: "CreateContainerConfigError", Message: "no key"}, want: []string{"CreateContainerConfigError: no key"}},
+	"the training's Secret":              {training: kubetest.Act{Waiting: "CreateContainerConfigError", Message: "no key"}, want: []string{"CreateContainerConfigError: no key", "create in namespace "}},
 	"the training's volume":              {training: kubetest.Act{Waiting: "ContainerCreating"}, after: mountFails, want: []string{"pod train-node-0-0-", "ContainerCreating: MountVolume.SetUp failed"}},
 	"a kubelet that takes its time":      {training: kubetest.Act{Waiting: "ContainerCreating"}, want: []string{"pod train-node-0-0-", "ContainerCreating"}},
 	"a training that crashes":            {training: kubetest.Act{Exit: new(int32(1))}, want: []string{"exit code 1"}, fails: true},

@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
@@ -62,4 +65,33 @@ func kubectlSays(t *testing.T, program string, r *run) {
 		})
 	}
 	t.Logf("kubectl datacache took %s for all", time.Since(began).Round(time.Millisecond))
+}
+
+// TestDoctor checks that kubectl datacache doctor finds all in order, with pods that really connect, and leaves none behind.
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t)
+	out, err := exec.CommandContext(t.Context(), buildPlugin(t), "doctor", "--kubeconfig="+cluster.file, "--namespace="+ns, "--patience=2m").CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Errorf("it ends with %v, want exit code 0", err)
+	}
+	for _, part := range []string{
+		"ok     kinds: ", "ok     manager: Deployment ", "ok     webhook's authority: valid until ", "ok     webhook: the API server reaches it", "ok     manager's rights: all ",
+		"ok     admission of pods: ", "ok     image: ", "ok     DNS: pods resolve kubernetes.default.svc:443, datacache-webhook.", "ok     network: ", "ok     NetworkPolicies: are enforced",
+	} {
+		if !strings.Contains(string(out), part) {
+			t.Errorf("it lacks %q", part)
+		}
+	}
+	await(t, "its pods to be gone", func() error {
+		var left corev1.PodList
+		if err := cluster.Client.List(t.Context(), &left, client.InNamespace(ns)); err != nil {
+			return err
+		}
+		if len(left.Items) > 0 {
+			return fmt.Errorf("%d are left", len(left.Items))
+		}
+		return nil
+	})
 }

@@ -32,8 +32,12 @@ func TestACacheInItsLife(t *testing.T) {
 
 	node := c.spawnNode(1, table.Metadata())
 	b.await("#state", "Ready", "18 of 18 splits")
-	if got := evaluate[string](b, "document.title"); !strings.HasPrefix(got, "Ready · cache ") {
+	if got := evaluate[string](b, "document.title"); got != "Ready · cache events" {
 		t.Errorf("title: %s", got)
+	}
+	b.await("h1", "events")
+	if got := b.text("h1"); strings.Contains(got, "/") {
+		t.Errorf("the first line has the path of the table: %s", got)
 	}
 	c.read(0, true)
 	c.read(1, false)

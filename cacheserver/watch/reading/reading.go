@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/watch"
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 // Series describes the numbers that Values returns, in the same order.
@@ -107,27 +108,12 @@ func (r *Readers) row(x protocol.Reader) []watch.Cell {
 	blocked, work := min(rates[2]/streams, 1), min(rates[3]/streams, 1)
 	return []watch.Cell{
 		watch.Text(cmp.Or(x.Job, "–")), watch.Text(rank), watch.Text(x.Client), watch.Text(string(x.Kind)), watch.Number(strconv.Itoa(x.Streams)),
-		watch.Number(watch.FormatCount(rates[0])), watch.Number(watch.FormatBytes(rates[1])),
-		watch.Number(watch.FormatCount(float64(x.Rows))), watch.Number(watch.FormatBytes(float64(x.Bytes))),
-		{Text: watch.FormatRatio(blocked), Number: true, Bar: &watch.Bar{Value: blocked, Max: 1}},
-		{Text: watch.FormatRatio(work), Number: true, Bar: &watch.Bar{Value: work, Max: 1}},
-		watch.Text(whoWaits(x.Streams, rates[0], blocked, work)),
+		watch.Number(words.Count(rates[0])), watch.Number(words.Bytes(rates[1])),
+		watch.Number(words.Count(float64(x.Rows))), watch.Number(words.Bytes(float64(x.Bytes))),
+		{Text: words.Ratio(blocked), Number: true, Bar: &watch.Bar{Value: blocked, Max: 1}},
+		{Text: words.Ratio(work), Number: true, Bar: &watch.Bar{Value: work, Max: 1}},
+		watch.Text(words.WhoWaits(x.Streams, rates[0], blocked, work)),
 	}
-}
-
-// whoWaits describes a reader by the parts of its streams' time: blocked on the client, and working on the data node.
-func whoWaits(streams int, rows, blocked, work float64) string {
-	switch {
-	case streams == 0:
-		return "finished"
-	case blocked >= 0.5:
-		return "the cache waits for the client"
-	case work >= 0.5:
-		return "the client waits for the cache"
-	case rows == 0:
-		return "idle"
-	}
-	return "neither, much"
 }
 
 // Loading returns a cell with the number of loaded splits and a strip that marks them; done reports whether split i is loaded.

@@ -1,0 +1,37 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package words
+
+import "testing"
+
+func TestNumbers(t *testing.T) {
+	t.Parallel()
+	for got, want := range map[string]string{
+		Count(0): "0", Count(999): "999", Count(1234): "1.2 k", Count(2.4e9): "2.4 G", Count(0.2): "0.2", Count(12.34): "12.3", Count(0.004): "< 0.1",
+		Bytes(1023): "1023 B", Bytes(1536): "1.5 KiB", Bytes(275 << 20): "275 MiB", Ratio(.126): "13 %", Ratio(0): "0 %", Ratio(.004): "0.4 %", Ratio(.0001): "< 0.1 %",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestWhoWaits(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		streams             int
+		rows, blocked, work float64
+		want                string
+	}{
+		{0, 5, 1, 1, "finished"},
+		{2, 5, 0.8, 0.1, "the cache waits for the client"},
+		{2, 5, 0.1, 0.8, "the client waits for the cache"},
+		{2, 0, 0, 0, "idle"},
+		{2, 5, 0, 0, "neither, much"},
+	} {
+		if got := WhoWaits(tt.streams, tt.rows, tt.blocked, tt.work); got != tt.want {
+			t.Errorf("%+v: %s", tt, got)
+		}
+	}
+}
