@@ -91,6 +91,8 @@ func TestFluid(t *testing.T) {
 			"files can't be mounted":    mountFails,
 			"a probe's nodes":           probesWhereItTrains,
 			"Alluxio":                   alluxioStarts,
+			"several sources":           severalSources,
+			"tiers":                     tiersOfRuntimes,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
