@@ -110,7 +110,7 @@ func TestMergeDesired(t *testing.T) {
 			}
 		})
 	}
-	for _, object := range append(desiredObjects(everything(), "datacache-system"), liveSet()) {
+	for _, object := range append(desiredObjects(everything(), []networkingv1.NetworkPolicyPeer{fromNamespaces("datacache-system")}), liveSet()) {
 		kind := reflect.TypeOf(object).Elem().Name()
 		if _, ok := mergeCases[kind]; !ok {
 			t.Errorf("a cache has a %s, of which no merge is tried", kind)

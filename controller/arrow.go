@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -26,11 +27,11 @@ import (
 // head as its leader. Only the files arrow*.go depend on LeaderWorkerSets and heads.
 type arrowEngine struct {
 	applier
-	server    serverConfig
-	namespace string // namespace of the manager
-	heads     heads
-	warnings  *warnings
-	losses    sync.Map // *losses by types.NamespacedName of DataCaches
+	server   serverConfig
+	watchers []networkingv1.NetworkPolicyPeer // who may read statuses and metrics: the manager and Prometheus
+	heads    heads
+	warnings *warnings
+	losses   sync.Map // *losses by types.NamespacedName of DataCaches
 }
 
 var _ engine = (*arrowEngine)(nil)
@@ -45,7 +46,7 @@ func (e *arrowEngine) provision(ctx context.Context, dc *v1alpha1.DataCache) err
 	if err := e.replaceLost(ctx, dc); err != nil {
 		return err
 	}
-	for _, object := range desiredObjects(dc, e.namespace) {
+	for _, object := range desiredObjects(dc, e.watchers) {
 		if _, err := apply(ctx, e.applier, object); err != nil {
 			return err
 		}

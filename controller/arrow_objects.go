@@ -26,12 +26,12 @@ const (
 
 // desiredObjects are the objects of a cache that exist from its first start until it is deleted, even while its pods are released:
 // they cost nothing, and clients can resolve names again as soon as the pods are back.
-func desiredObjects(dc *v1alpha1.DataCache, managerNamespace string) []client.Object {
+func desiredObjects(dc *v1alpha1.DataCache, watchers []networkingv1.NetworkPolicyPeer) []client.Object {
 	return []client.Object{
 		cacheAccount(dc),
 		settings(dc),
 		cacheService(dc),
-		cachePolicy(dc, managerNamespace),
+		cachePolicy(dc, watchers),
 		cacheBudget(dc),
 	}
 }
@@ -104,9 +104,9 @@ func servicePorts() []corev1.ServicePort {
 	return []corev1.ServicePort{port(flightPort, inject.FlightPort), port(httpPort, inject.HTTPPort)}
 }
 
-// cachePolicy admits, besides the cache's own pods, those that may use it (anyone who reaches the head can read the table), and the
-// controller, which reads /status. It does not restrict egress, since object stores can be anywhere.
-func cachePolicy(dc *v1alpha1.DataCache, managerNamespace string) *networkingv1.NetworkPolicy {
+// cachePolicy admits, besides the cache's own pods, those that may use it (anyone who reaches the head can read the table), and watchers,
+// which read /status and /metrics. It does not restrict egress, since object stores can be anywhere.
+func cachePolicy(dc *v1alpha1.DataCache, watchers []networkingv1.NetworkPolicyPeer) *networkingv1.NetworkPolicy {
 	users := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}} // every pod of this namespace, including the cache's
 	switch access := dc.Spec.Access.Namespaces; access.From {
 	case v1alpha1.AccessNames:
@@ -121,7 +121,7 @@ func cachePolicy(dc *v1alpha1.DataCache, managerNamespace string) *networkingv1.
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
 			Ingress: []networkingv1.NetworkPolicyIngressRule{
 				{From: users, Ports: policyPorts(inject.FlightPort, inject.HTTPPort)},
-				{From: []networkingv1.NetworkPolicyPeer{fromNamespaces(managerNamespace)}, Ports: policyPorts(inject.HTTPPort)},
+				{From: watchers, Ports: policyPorts(inject.HTTPPort)},
 			},
 		},
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -88,7 +89,7 @@ func TestObjects(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			objects := append(desiredObjects(dc, "datacache-system"), cacheSecret(dc, "a key"), set)
+			objects := append(desiredObjects(dc, []networkingv1.NetworkPolicyPeer{fromNamespaces("datacache-system")}), cacheSecret(dc, "a key"), set)
 			compareGolden(t, filepath.Join("testdata", name+".yaml"), render(t, objects))
 			if diff := cmp.Diff(before, dc); diff != "" {
 				t.Errorf("the DataCache was changed (-before +after):\n%s", diff)

@@ -7,9 +7,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -18,7 +21,10 @@ import (
 
 // metrics are the controller's own metrics. Errors of reconciliations are in controller_runtime_reconcile_errors_total under the
 // controllers' names: datacache, datacache-trainjob, datacache-clustertrainingruntime, datacache-trainingruntime.
-type metrics struct{ provision, load *prometheus.HistogramVec }
+type metrics struct {
+	provision, load *prometheus.HistogramVec
+	caches          *cachesCollector
+}
 
 const (
 	labelEngine    = "engine"
@@ -59,7 +65,8 @@ func newMetrics(registry prometheus.Registerer, caches client.Reader, elected <-
 		m.provision.WithLabelValues(engine)
 		m.load.WithLabelValues(engine)
 	}
-	for _, c := range []prometheus.Collector{m.provision, m.load, &cachesCollector{caches, elected}} {
+	m.caches = &cachesCollector{caches: caches, elected: elected, degraded: map[types.NamespacedName]int{}}
+	for _, c := range []prometheus.Collector{m.provision, m.load, m.caches} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
@@ -69,6 +76,9 @@ func newMetrics(registry prometheus.Registerer, caches client.Reader, elected <-
 
 // observe records a transition from one status to the next.
 func (m *metrics) observe(dc *v1alpha1.DataCache, old, next *v1alpha1.DataCacheStatus, now time.Time) {
+	if next.State == v1alpha1.StateDegraded && old.State != next.State {
+		m.caches.countDegraded(client.ObjectKeyFromObject(dc))
+	}
 	if next.ProvisionedTime == nil {
 		return
 	}
@@ -85,6 +95,9 @@ var (
 	cachesDesc = prometheus.NewDesc("datacache_caches", "DataCaches by state and engine.", []string{labelState, labelEngine}, nil)
 	infoDesc   = prometheus.NewDesc("datacache_cache_info", "1 for each DataCache, with its state.", []string{labelNamespace, labelName, labelState}, nil)
 	ratioDesc  = prometheus.NewDesc("datacache_cache_loaded_ratio", "Share of a DataCache that is loaded, from 0 to 1; none if it is not known.", []string{labelNamespace, labelName}, nil)
+	usersDesc  = prometheus.NewDesc("datacache_cache_users", "TrainJobs that use a DataCache.", []string{labelNamespace, labelName}, nil)
+	readyDesc  = prometheus.NewDesc("datacache_cache_ready_timestamp_seconds", "When a DataCache was Ready first since its pods were asked for; none if it was not yet.", []string{labelNamespace, labelName}, nil)
+	lossesDesc = prometheus.NewDesc("datacache_cache_degraded_total", "How often a DataCache became Degraded since this manager leads.", []string{labelNamespace, labelName}, nil)
 	bytesDesc  = prometheus.NewDesc("datacache_cache_bytes", "Bytes of a DataCache in memory, of one copy; none if they are not known.", []string{labelNamespace, labelName}, nil)
 )
 
@@ -101,11 +114,33 @@ const collectTimeout = 5 * time.Second
 type cachesCollector struct {
 	caches  client.Reader
 	elected <-chan struct{} // closed when this manager leads
+
+	mu       sync.Mutex
+	degraded map[types.NamespacedName]int // how often DataCaches became Degraded; of those that exist since the last scrape
+}
+
+func (c *cachesCollector) countDegraded(cache types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.degraded[cache]++
+}
+
+// losses returns how often each of the DataCaches became Degraded, and forgets others.
+func (c *cachesCollector) losses(caches []v1alpha1.DataCache) map[types.NamespacedName]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	kept := make(map[types.NamespacedName]int, len(caches))
+	for i := range caches {
+		key := client.ObjectKeyFromObject(&caches[i])
+		kept[key] = c.degraded[key]
+	}
+	c.degraded = maps.Clone(kept)
+	return kept
 }
 
 // Describe names the metrics.
 func (*cachesCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{cachesDesc, infoDesc, ratioDesc, bytesDesc} {
+	for _, desc := range []*prometheus.Desc{cachesDesc, infoDesc, ratioDesc, bytesDesc, usersDesc, readyDesc, lossesDesc} {
 		out <- desc
 	}
 }
@@ -132,11 +167,14 @@ func (c *cachesCollector) Collect(out chan<- prometheus.Metric) {
 	for _, state := range states {
 		counts[key{state, engineArrow}], counts[key{state, engineFluid}] = 0, 0
 	}
+	losses := c.losses(list.Items)
 	for i := range list.Items {
 		dc := &list.Items[i]
 		state := cmp.Or(dc.Status.State, v1alpha1.StatePending)
 		counts[key{state, engineName(dc)}]++
 		collectCache(out, dc, state)
+		// At 0 from the beginning: Prometheus does not see an increase that makes a series.
+		out <- prometheus.MustNewConstMetric(lossesDesc, prometheus.CounterValue, float64(losses[client.ObjectKeyFromObject(dc)]), dc.Namespace, dc.Name)
 	}
 	for k, n := range counts {
 		out <- gauge(cachesDesc, float64(n), string(k.state), k.engine)
@@ -151,6 +189,10 @@ func collectCache(out chan<- prometheus.Metric, dc *v1alpha1.DataCache, state v1
 	}
 	if bytes := dc.Status.Bytes; bytes != nil {
 		out <- gauge(bytesDesc, float64(*bytes), dc.Namespace, dc.Name)
+	}
+	out <- gauge(usersDesc, float64(dc.Status.Users), dc.Namespace, dc.Name)
+	if ready := dc.Status.ReadyTime; ready != nil {
+		out <- gauge(readyDesc, float64(ready.Unix()), dc.Namespace, dc.Name)
 	}
 }
 

@@ -61,6 +61,9 @@ type Options struct {
 	// StatusAddress is the host:port on which steps that wait for files ask for the state of their cache (inject.Settings.StatusURL);
 	// empty: none is served, and no caches of files are made.
 	StatusAddress string
+	// MetricsFrom are the pods, besides the manager's namespace, that the NetworkPolicies of caches admit to their HTTP port, which serves
+	// metrics: Prometheus.
+	MetricsFrom []networkingv1.NetworkPolicyPeer
 	// Workers is the number of DataCaches reconciled concurrently; half as many TrainJobs are. 0: 16. A head that does not answer
 	// blocks a worker for at most 2 s.
 	Workers int
@@ -185,8 +188,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	k := applier{client: mgr.GetClient(), live: mgr.GetAPIReader()}
 	events := &warnings{live: mgr.GetAPIReader(), now: o.Now}
 	arrow := &arrowEngine{
-		applier: k, server: serverConfig{o.Image, o.Gate.ImagePullPolicy, o.Gate.ImagePullSecrets, o.ObjectCacheURL, o.ObjectCacheCA, o.TracesEnv}, namespace: o.Namespace,
-		heads: heads{o.Dial, headTimeout}, warnings: events,
+		applier: k, server: serverConfig{o.Image, o.Gate.ImagePullPolicy, o.Gate.ImagePullSecrets, o.ObjectCacheURL, o.ObjectCacheCA, o.TracesEnv},
+		watchers: append([]networkingv1.NetworkPolicyPeer{fromNamespaces(o.Namespace)}, o.MetricsFrom...),
+		heads:    heads{o.Dial, headTimeout}, warnings: events,
 	}
 	files := &fluidEngine{
 		applier: k, mapper: mgr.GetRESTMapper(), gate: o.Gate, warnings: events, watches: &fluidWatches{cache: mgr.GetCache()}, now: o.Now,

@@ -8,9 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/controller"
@@ -28,6 +32,7 @@ type CacheFlags struct {
 	objectCache       string
 	objectCacheCA     string
 	status, statusURL string
+	metricsFrom       []string
 	noAffinity        bool
 	hub               inject.HubMirror
 	pod               client.ObjectKey
@@ -52,6 +57,7 @@ func (f *CacheFlags) Register(flags *pflag.FlagSet, env func(string) string, fal
 	flags.StringVar(&f.hub.Audience, "hub-audience", "datacache-object-cache", "what the ServiceAccount tokens for that mirror are made for")
 	flags.StringVar(&f.status, "status", env("STATUS_ADDRESS"), "host:port on which steps that wait for files ask for the state of their cache; empty serves none, and caches of files are refused (env STATUS_ADDRESS)")
 	flags.StringVar(&f.statusURL, "status-url", "", "URL at which those steps reach --status of any manager (default: that of the Service datacache-status in --namespace)")
+	flags.StringArrayVar(&f.metricsFrom, "metrics-from", fromEnv(env, "METRICS_FROM"), "who may read the metrics of caches through their NetworkPolicies, as NAMESPACE or NAMESPACE/POD-LABELS, such as monitoring/app.kubernetes.io/name=prometheus; may be given several times (env METRICS_FROM: one)")
 	flags.BoolVar(&f.noAffinity, "no-zone-affinity", false, "don't make training pods prefer the zone of their cache")
 }
 
@@ -83,9 +89,13 @@ func (f *CacheFlags) Options(ctx context.Context, reader client.Reader) (control
 	if err != nil {
 		return controller.Options{}, err
 	}
+	from, err := peers(f.metricsFrom)
+	if err != nil {
+		return controller.Options{}, err
+	}
 	return controller.Options{
 		Image: gate.Image, Gate: gate, Namespace: f.pod.Namespace, ClusterDomain: f.domain,
-		ObjectCacheURL: f.objectCache, ObjectCacheCA: f.objectCacheCA, StatusAddress: f.status, TracesEnv: traces,
+		ObjectCacheURL: f.objectCache, ObjectCacheCA: f.objectCacheCA, StatusAddress: f.status, TracesEnv: traces, MetricsFrom: from,
 	}, nil
 }
 
@@ -115,4 +125,33 @@ func (f *CacheFlags) complete(ctx context.Context, reader client.Reader, gate *i
 		gate.ImagePullPolicy = own.ImagePullPolicy
 	}
 	return nil
+}
+
+// fromEnv returns the value of a variable; nil if it has none.
+func fromEnv(env func(string) string, name string) []string {
+	if value := env(name); value != "" {
+		return []string{value}
+	}
+	return nil
+}
+
+// peers parses the values of --metrics-from.
+func peers(values []string) ([]networkingv1.NetworkPolicyPeer, error) {
+	var out []networkingv1.NetworkPolicyPeer
+	for _, value := range values {
+		namespace, pods, some := strings.Cut(value, "/")
+		if errs := validation.IsDNS1123Label(namespace); len(errs) > 0 {
+			return nil, fmt.Errorf("--metrics-from: %q, want NAMESPACE or NAMESPACE/POD-LABELS: namespace %q: %s", value, namespace, errs[0])
+		}
+		peer := networkingv1.NetworkPolicyPeer{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}}}
+		if some {
+			selector, err := metav1.ParseToLabelSelector(pods)
+			if err != nil {
+				return nil, fmt.Errorf("--metrics-from: %q, want NAMESPACE or NAMESPACE/POD-LABELS: %w", value, err)
+			}
+			peer.PodSelector = selector
+		}
+		out = append(out, peer)
+	}
+	return out, nil
 }

@@ -41,6 +41,8 @@ func TestCacheFlags(t *testing.T) {
 		{name: "no image", err: "--cache-image (env CACHE_IMAGE) is empty"},
 		{name: "no pod of that name", env: map[string]string{"POD_NAME": "gone"}, err: "platform/gone (env POD_NAME)"},
 		{name: "no init container", env: map[string]string{"POD_NAME": "bare"}, err: "pod platform/bare has no init container cacheserver"},
+		{name: "metrics from a namespace that can't be", env: map[string]string{"CACHE_IMAGE": "x", "METRICS_FROM": "Monitoring"}, err: `--metrics-from: "Monitoring", want NAMESPACE or NAMESPACE/POD-LABELS`},
+		{name: "metrics from pods that can't be", env: map[string]string{"CACHE_IMAGE": "x"}, args: []string{"--metrics-from=monitoring/app=a=b"}, err: `--metrics-from: "monitoring/app=a=b"`},
 		{name: "policy", env: map[string]string{"CACHE_IMAGE": "x"}, args: []string{"--cache-image-pull-policy=always"}, err: `--cache-image-pull-policy: "always", want Always, IfNotPresent or Never`},
 	}
 	for _, tt := range tests {

@@ -26,9 +26,13 @@ var ports = proctest.Ports{First: 10100, End: 11000}
 func TestManagersMetrics(t *testing.T) {
 	runtimes(t)
 	ns := cluster.Namespace(t)
-	web := httptest.NewServer(promhttp.HandlerFor(prometheus.Gatherers{leading().metrics, ctrlmetrics.Registry}, promhttp.HandlerOpts{}))
+	managers := map[string]string{"app.kubernetes.io/name": "datacache-manager"}
+	web := httptest.NewTLSServer(promhttp.HandlerFor(prometheus.Gatherers{leading().metrics, ctrlmetrics.Registry}, promhttp.HandlerOpts{}))
 	defer web.Close()
-	server := promtest.Start(t, &ports, promtest.Target{URL: web.URL + "/metrics", Job: "datacache-metrics", Honor: true})
+	server := promtest.Start(t, "../..", &ports,
+		promtest.Pod{URL: web.URL, Namespace: systemNamespace, Name: "manager-0", Port: "metrics", Labels: managers},
+		promtest.Pod{Namespace: systemNamespace, Name: "manager-0", Port: "webhook", Labels: managers},
+		promtest.Pod{Namespace: systemNamespace, Name: "other", Port: "metrics", Labels: map[string]string{"app.kubernetes.io/name": "other"}})
 	served(t, ns, "watched")
 	cluster.Create(t, cacheJob(ns, "watched", "cache://demo/reviews", tableEnv()...))
 	all(t, ns, 1, v1alpha1.StateReady)

@@ -139,7 +139,7 @@ func newCharts(t *testing.T, registry, image string) *charts {
 	c := &charts{
 		t: t, ctx: context.WithoutCancel(t.Context()), registry: registry, docs: string(docs), values: filepath.Join(t.TempDir(), "values.yaml"),
 	}
-	values := fmt.Sprintf("image: %s\nruntimes: {install: false}\nfluid: {enabled: true}\n", image)
+	values := fmt.Sprintf("image: %s\nruntimes: {install: false}\nfluid: {enabled: true}\nmonitoring: {from: [monitoring/pod=prometheus]}\n", image)
 	if err := os.WriteFile(c.values, []byte(values), 0o600); err != nil {
 		t.Fatal(err)
 	}

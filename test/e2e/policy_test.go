@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -65,6 +67,16 @@ func TestNetworkPolicies(t *testing.T) {
 		}
 		notTried("TestNetworkPolicies: no policy was enforced, for this cluster's network lets out a pod whose policy allows nothing; only the rules were compared with pods' labels")
 		return
+	}
+	const watching = "monitoring" // of the manager's --metrics-from=monitoring/pod=prometheus (hack/cluster)
+	if err := cluster.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: watching}}); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	if cluster.folder != "" && !connects(t, watching, "prometheus", address, http, deadline/2) {
+		t.Error("Prometheus can't connect to the head's metrics")
+	}
+	if connects(t, watching, "grafana", address, http, briefly) {
+		t.Error("another pod of Prometheus' namespace connects to the head's metrics")
 	}
 	for i, port := range []int32{flight, http} {
 		if connects(t, stranger, fmt.Sprintf("stranger-%d", i), address, port, briefly) {
@@ -195,6 +207,8 @@ func connects(t *testing.T, namespace, name, address string, port int32, within 
 		},
 	}
 	cluster.Create(t, pod)
+	ctx := context.WithoutCancel(t.Context())
+	t.Cleanup(func() { _ = cluster.Client.Delete(ctx, pod) }) // where its namespace stays
 	await(t, "pod "+name+" to have tried", func() error {
 		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
 			return err

@@ -26,7 +26,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-var update = flag.Bool("update", false, "write testdata/rights anew")
+var update = flag.Bool("update", false, "write testdata/rights anew") //nolint:forbidigo // a flag of the test binary
 
 // rightsOf are the installations whose rights testdata/rights has, and their service accounts, as <namespace>/<name>. The namespace team is
 // a tenant's.

@@ -16,9 +16,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -128,8 +130,8 @@ func rulesNameRealMetrics(t *testing.T, m *manager, token string) {
 		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(dc), dc); err != nil {
 			return err
 		}
-		if dc.Status.Bytes == nil || dc.Status.LoadedPercent == nil {
-			dc.Status.Bytes, dc.Status.LoadedPercent = new(int64(1000)), new(int32(50))
+		if dc.Status.Bytes == nil || dc.Status.LoadedPercent == nil || dc.Status.ReadyTime == nil {
+			dc.Status.Bytes, dc.Status.LoadedPercent, dc.Status.ReadyTime = new(int64(1000)), new(int32(50)), new(metav1.Now())
 			if err := cluster.Client.Status().Update(t.Context(), dc); err != nil {
 				return err
 			}
@@ -202,7 +204,7 @@ func TestNamespaced(t *testing.T) {
 	}
 	kubectl(t, "apply", "-k", filepath.Join(repository, "manifests/namespace-rbac"), "-n", served)
 	kubectl(t, "label", "namespace", served, "datacache.kubeflow.org/served=true")
-	m := start(t, program, namespace, "--namespaces="+served)
+	m := start(t, program, namespace, "--namespaces="+served, "--metrics-from=monitoring/app.kubernetes.io/name=prometheus", "--metrics-from=observability")
 	webhooks.set(m.webhook)
 	twin(t)
 	restricted := restrictedClient(t, namespace)
@@ -211,12 +213,31 @@ func TestNamespaced(t *testing.T) {
 	}
 	cluster.Create(t, cacheJob(served, "train"))
 	cluster.Appear(t, &lws.LeaderWorkerSet{}, served, inject.CacheName("train"))
+	admitsPrometheus(t, served, inject.CacheName("train"))
 	// It is not pointed at a twin, so Trainer validates it: the stock runtime has no step that initializes a dataset.
 	err = cluster.Client.Create(t.Context(), cacheJob(other, "train"), client.DryRunAll)
 	if err == nil || !strings.Contains(err.Error(), "must have dataset-initializer job") || !strings.Contains(err.Error(), stock) {
 		t.Errorf("creating a TrainJob in another namespace: %v, want Trainer's own refusal of runtime %s", err, stock)
 	}
 	m.terminate(t)
+}
+
+// admitsPrometheus checks that a cache's NetworkPolicy admits those that --metrics-from names to the port of metrics alone.
+func admitsPrometheus(t *testing.T, ns, cache string) {
+	t.Helper()
+	policy := &networkingv1.NetworkPolicy{}
+	cluster.Appear(t, policy, ns, cache)
+	in := func(name string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: name}}
+	}
+	want := []networkingv1.NetworkPolicyPeer{
+		{NamespaceSelector: in("monitoring"), PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "prometheus"}}},
+		{NamespaceSelector: in("observability")},
+	}
+	last := policy.Spec.Ingress[len(policy.Spec.Ingress)-1]
+	if diff := cmp.Diff(want, last.From[1:]); diff != "" || len(last.Ports) != 1 || last.Ports[0].Port.IntValue() != inject.HTTPPort {
+		t.Errorf("port %+v admits, besides the manager (-want +got):\n%s", last.Ports, diff)
+	}
 }
 
 // restrictedClient returns a client with the permissions of the namespace's manager.

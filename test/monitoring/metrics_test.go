@@ -40,9 +40,9 @@ func TestMain(m *testing.M) {
 
 // TestRealMetrics has Prometheus scrape a cache that is read and an object cache that is used. Every expression of a dashboard gives a
 // number, every metric of an alert exists, and docs name all metrics that these servers export, and no others. The tests of
-// test/controlplane and test/install check those of the manager.
+// test/controlplane, test/install and test/scratch check those of the managers.
 func TestRealMetrics(t *testing.T) {
-	server := promtest.Start(t, &ports, append(startCache(t), startObjectCache(t))...)
+	server := promtest.Start(t, repository, &ports, append(startCache(t), startObjectCache(t)...)...)
 	for _, name := range promtest.Dashboards {
 		for _, q := range promtest.Queries(t, repository, name, map[string]string{"namespace": namespace, "cache": cache}) {
 			hasNumbers(t, server, name+": "+q.Panel, q.Expr)
@@ -58,14 +58,14 @@ func TestRealMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	promtest.Documented(t, repository, exported, func(name string) bool {
-		return !promtest.OfManager(name) && !strings.HasPrefix(name, "datacache_claim") // of scratch volumes' manager
+		return !promtest.OfManager(name) && !promtest.OfScratchVolumes(name)
 	})
 }
 
-// hasNumbers waits until an expression has a number, unless it names metrics of the manager.
+// hasNumbers waits until an expression has a number, unless it names metrics of a manager.
 func hasNumbers(t *testing.T, server *promtest.Server, of, expr string) {
 	t.Helper()
-	if slices.ContainsFunc(promtest.Metrics(expr), promtest.OfManager) {
+	if names := promtest.Metrics(expr); slices.ContainsFunc(names, promtest.OfManager) || slices.ContainsFunc(names, promtest.OfScratchVolumes) {
 		return
 	}
 	proctest.Eventually(t, patience, func() error {

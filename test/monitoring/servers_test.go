@@ -20,7 +20,7 @@ import (
 )
 
 // startCache runs a head and a data node, and a reader, until the end of the test. The targets have the labels of pods.
-func startCache(t *testing.T) []promtest.Target {
+func startCache(t *testing.T) []promtest.Pod {
 	t.Helper()
 	table := icetest.Local(t).Plain("events", 2, 2, 1000, 100)
 	head, node := ports.Free(t), ports.Free(t)
@@ -29,15 +29,15 @@ func startCache(t *testing.T) []promtest.Target {
 	reader := readtest.New(flight)
 	t.Cleanup(reader.Close)
 	during(t, func(ctx context.Context) error { return reader.Epochs(ctx, 0) })
-	pod := func(url, name string) promtest.Target {
-		labels := map[string]string{"namespace": namespace, "cache": cache, "pod": name}
-		return promtest.Target{URL: url + "/metrics", Job: "datacache-caches", Labels: labels}
+	labels := map[string]string{"app.kubernetes.io/managed-by": "datacache", "datacache.kubeflow.org/cache": cache}
+	pod := func(url, name, port string) promtest.Pod {
+		return promtest.Pod{URL: url, Namespace: namespace, Name: name, Port: port, Labels: labels}
 	}
-	return []promtest.Target{pod(watched, cache+"-0"), pod("http://"+node, cache+"-0-1")}
+	return []promtest.Pod{pod(watched, cache+"-0", "http"), pod("http://"+node, cache+"-0-1", "http"), pod("", cache+"-0", "flight")}
 }
 
 // startObjectCache runs an object cache with a mirror of a hub and an xDS server, and clients, until the end of the test.
-func startObjectCache(t *testing.T) promtest.Target {
+func startObjectCache(t *testing.T) []promtest.Pod {
 	t.Helper()
 	const config = "config.json"
 	repo := &hubtest.Repo{Kind: "models", ID: "acme/bert", Files: map[string]hubtest.File{config: {Text: "{}"}}}
@@ -60,8 +60,11 @@ func startObjectCache(t *testing.T) promtest.Target {
 			{http.MethodGet, mirrored, http.StatusOK},
 		})
 	})
-	labels := map[string]string{"namespace": namespace, "pod": "object-cache-here"}
-	return promtest.Target{URL: url + "/metrics", Job: "datacache-object-caches", Labels: labels}
+	labels := map[string]string{"app.kubernetes.io/name": "datacache", "app.kubernetes.io/component": "object-cache"}
+	pod := promtest.Pod{URL: url, Namespace: namespace, Name: "object-cache-here", Port: "http", Labels: labels}
+	other := pod
+	other.URL, other.Port = "", "objects"
+	return []promtest.Pod{pod, other}
 }
 
 // call is a request of an object cache's client, and the status of its answer.

@@ -31,6 +31,8 @@ import (
 
 	"github.com/kubeflow/datacache/internal/claim"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
+	"github.com/kubeflow/datacache/test/kit/promtest"
 )
 
 const (
@@ -78,6 +80,46 @@ func TestScale(t *testing.T) {
 		return
 	}
 	peers(t, min(count, 300), patience)
+	checkMonitoring(t)
+}
+
+// ports are below the kernel's range for outgoing connections, and disjoint from those of other tests.
+var ports = proctest.Ports{First: 10000, End: 10100}
+
+// checkMonitoring has Prometheus scrape the manager: each panel of its dashboard has a number, each metric of its alerts exists, and docs name
+// all of its metrics, and no others.
+func checkMonitoring(t *testing.T) {
+	t.Helper()
+	const repository = "../.."
+	server := promtest.Start(t, repository, &ports, promtest.Pod{
+		URL: "http://" + at(metricsPort), Namespace: "datacache-scratch-volumes", Name: "manager-0", Port: "metrics",
+		Labels: map[string]string{"app.kubernetes.io/name": "datacache-scratch-volumes"},
+	})
+	ns := cluster.Namespace(t) // its pods wait after the first scrape: what happened before is no increase
+	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "job"}}
+	cluster.Create(t, owner)
+	createPods(t, 3, func(i int) *corev1.Pod { return gatedPod(t, owner, i) })
+	exprs := []string{}
+	for _, q := range promtest.Queries(t, repository, "scratch-volumes", nil) {
+		if !strings.Contains(q.Expr, "_failed_total") { // none has failed
+			exprs = append(exprs, q.Expr)
+		}
+	}
+	for _, rule := range promtest.Read(t, repository+"/manifests/components/monitoring/rules.yaml").Rules() {
+		for _, name := range promtest.Metrics(rule.Expr) {
+			if promtest.OfScratchVolumes(name) && !strings.Contains(name, "_failed_total") {
+				exprs = append(exprs, name)
+			}
+		}
+	}
+	for _, expr := range append(exprs, `datacache_build_info{component="scratch-volumes"}`) {
+		kubetest.Eventually(t, expr, func() error { return server.HasNumbers(expr) })
+	}
+	exported, err := server.Metrics()
+	if err != nil {
+		t.Fatal(err)
+	}
+	promtest.Documented(t, repository, append(exported, "datacache_claims_failed_total"), promtest.OfScratchVolumes)
 }
 
 // createPods creates pods, eight at a time.

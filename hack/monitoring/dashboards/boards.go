@@ -5,7 +5,7 @@ package main
 
 // boards are the dashboards. The labels namespace, cache and pod of servers are those that manifests/components/monitoring/monitors.yaml
 // gives them; a server's label job is exported_job, since Prometheus has a label job of its own.
-var boards = []board{cacheBoard, fleetBoard, objectCacheBoard}
+var boards = []board{cacheBoard, fleetBoard, objectCacheBoard, scratchBoard}
 
 // rates is the sum of the increase a second of the counters that the selector chooses, by labels; "": of all.
 func rates(by, counter, selector string) string {

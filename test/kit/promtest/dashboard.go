@@ -13,7 +13,7 @@ import (
 )
 
 // Dashboards are the names of the dashboards of manifests/components/monitoring.
-var Dashboards = []string{"cache", "fleet", "object-cache"}
+var Dashboards = []string{"cache", "fleet", "object-cache", "scratch-volumes"}
 
 // Query is an expression of a dashboard, as Grafana sends it: without variables.
 type Query struct {

@@ -94,6 +94,9 @@ func OfManager(name string) bool {
 	return strings.HasPrefix(name, "datacache_load_seconds") && name != "datacache_load_seconds_total"
 }
 
+// OfScratchVolumes reports whether a metric is one that only managers of scratch volumes export.
+func OfScratchVolumes(name string) bool { return strings.HasPrefix(name, "datacache_claim") }
+
 // Names returns the names of the series in Prometheus' text format.
 func Names(text string) map[string]bool {
 	names := map[string]bool{}

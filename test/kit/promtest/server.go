@@ -4,6 +4,7 @@
 package promtest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,10 +14,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"sigs.k8s.io/yaml"
 
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
@@ -27,12 +31,12 @@ const interval = "1s"
 // patience is how long a Server may take to answer; it is long because the machine may be busy.
 const patience = 2 * time.Minute
 
-// Target is what a Server scrapes.
-type Target struct {
-	URL    string // of the metrics
-	Job    string
-	Labels map[string]string // those that the operator's PodMonitor gives the pod's series
-	Honor  bool              // honor_labels: the series keep labels of the same name
+// Pod is a port of a pod, as Prometheus discovers it in a cluster.
+type Pod struct {
+	URL             string // of the metrics; "": nothing is there, and Prometheus must not scrape this port
+	Namespace, Name string
+	Port            string // its name
+	Labels          map[string]string
 }
 
 // Server is a Prometheus that is running. It is safe for concurrent use.
@@ -41,17 +45,26 @@ type Server struct {
 	url string
 }
 
-// Start runs Prometheus until the end of the test, and waits until it has scraped all targets. ports are where it may listen.
-func Start(t testing.TB, ports *proctest.Ports, targets ...Target) *Server {
+// Start runs Prometheus with the scrape_configs of docs/watch.md until the end of the test, and waits until it has scraped all pods with a URL.
+// A file tells it of the pods in place of the API server, since Debian's build has no discovery in Kubernetes.
+func Start(t testing.TB, repository string, ports *proctest.Ports, pods ...Pod) *Server {
 	t.Helper()
 	program, err := exec.LookPath("prometheus")
 	if err != nil {
 		t.Fatalf("no prometheus: run 'hack/bootstrap prometheus': %v", err)
 	}
 	dir := t.TempDir()
-	file := filepath.Join(dir, "prometheus.yaml")
-	if err := os.WriteFile(file, config(t, targets), 0o600); err != nil {
-		t.Fatal(err)
+	file, discovered, token := filepath.Join(dir, "prometheus.yaml"), filepath.Join(dir, "pods.json"), filepath.Join(dir, "token")
+	for name, text := range map[string][]byte{file: config(t, repository, discovered, token), discovered: discovery(t, pods), token: []byte("a token")} {
+		if err := os.WriteFile(name, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := 0
+	for _, pod := range pods {
+		if pod.URL != "" {
+			want++
+		}
 	}
 	address := ports.Free(t)
 	s := &Server{ctx: t.Context(), url: "http://" + address}
@@ -59,34 +72,78 @@ func Start(t testing.TB, ports *proctest.Ports, targets ...Target) *Server {
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address, "--log.level=warn")
 	proctest.Eventually(t, patience, func() error {
 		p.Alive()
-		series, err := s.Query("up == 1")
-		if err == nil && len(series) != len(targets) {
-			err = fmt.Errorf("%d of %d targets are scraped", len(series), len(targets))
+		series, err := s.Query("up")
+		if err != nil {
+			return err
 		}
-		return err
+		if len(series) != want || slices.ContainsFunc(series, func(one Series) bool { return one.Value != "1" }) {
+			return fmt.Errorf("%v are scraped, want %d of %+v", series, want, pods)
+		}
+		return nil
 	})
 	return s
 }
 
 // config returns Prometheus' file of configuration: JSON, which is YAML.
-func config(t testing.TB, targets []Target) []byte {
+func config(t testing.TB, repository, discovered, token string) []byte {
 	t.Helper()
+	page, err := os.ReadFile(filepath.Join(repository, "docs/watch.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, found := strings.Cut(string(page), "```yaml\nscrape_configs:\n")
+	block, _, closed := strings.Cut(block, "```")
+	if !found || !closed {
+		t.Fatal("docs/watch.md has no block of scrape_configs")
+	}
 	var jobs []map[string]any
-	for i, target := range targets {
-		at, err := url.Parse(target.URL)
-		if err != nil {
-			t.Fatal(err)
+	if err := yaml.UnmarshalStrict([]byte(block), &jobs); err != nil {
+		t.Fatalf("docs/watch.md: %v", err)
+	}
+	for _, job := range jobs {
+		if discovery, err := json.Marshal(job["kubernetes_sd_configs"]); err != nil || string(discovery) != `[{"role":"pod"}]` {
+			t.Fatalf("docs/watch.md: %v discovers by %s (%v), want the role pod", job["job_name"], discovery, err)
 		}
-		labels := map[string]string{"job": target.Job}
-		maps.Copy(labels, target.Labels)
-		jobs = append(jobs, map[string]any{
-			"job_name": fmt.Sprint(i), "scheme": at.Scheme, "metrics_path": at.Path, "honor_labels": target.Honor,
-			"static_configs": []any{map[string]any{"targets": []string{at.Host}, "labels": labels}},
-		})
+		delete(job, "kubernetes_sd_configs")
+		job["file_sd_configs"] = []any{map[string]any{"files": []string{discovered}}}
+		if _, ok := job["authorization"]; ok {
+			job["authorization"] = map[string]string{"credentials_file": token}
+		}
 	}
 	text, err := json.Marshal(map[string]any{
 		"global": map[string]any{"scrape_interval": interval, "scrape_timeout": interval}, "scrape_configs": jobs,
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+var notInLabels = regexp.MustCompile(`[^a-zA-Z0-9_]`)
+
+// discovery returns a file that says of pods what the discovery of Prometheus in Kubernetes, of role pod, does.
+func discovery(t testing.TB, pods []Pod) []byte {
+	t.Helper()
+	type group struct {
+		Targets []string          `json:"targets"`
+		Labels  map[string]string `json:"labels"`
+	}
+	groups := []group{}
+	for _, pod := range pods {
+		at, err := url.Parse(cmp.Or(pod.URL, "http://127.0.0.1:1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		const meta = "__meta_kubernetes_"
+		labels := map[string]string{
+			"__scheme__": at.Scheme, meta + "namespace": pod.Namespace, meta + "pod_name": pod.Name, meta + "pod_container_port_name": pod.Port,
+		}
+		for name, value := range pod.Labels {
+			labels[meta+"pod_label_"+notInLabels.ReplaceAllString(name, "_")] = value
+		}
+		groups = append(groups, group{[]string{at.Host}, labels})
+	}
+	text, err := json.Marshal(groups)
 	if err != nil {
 		t.Fatal(err)
 	}
