@@ -5,7 +5,8 @@
 // cache, or rejects it with the reason.
 //
 // The decisions are made by package inject, from the TrainJob, its runtime and the DataCache that it names. The API server calls the
-// webhook only for such TrainJobs (matchConditions in manifests/base/webhook), so that no others depend on it.
+// webhook only for such TrainJobs, and for those whose runtime may have the step, which are admitted without it (matchConditions in
+// manifests/base/webhook): no others depend on it.
 package webhook
 
 import (
