@@ -41,22 +41,22 @@ type changeLog struct {
 	mu      sync.Mutex // held while writing, but not while reading
 	file    *os.File   // nil if the log can't be written: then no changes are known
 	records int
-	limit   int  // number of records; logRecords, except in tests
-	sync    bool // see Config.Sync
+	limit   int // number of records; logRecords, except in tests
+	folder  *folder
 }
 
 // openChangeLog opens the log in a store's folder; if there is none, it creates one that starts at the current time. isNew says that the
 // folder is new.
-func openChangeLog(dir string, isNew, sync bool) (l *changeLog, err error) {
-	l = &changeLog{limit: logRecords, sync: sync}
-	path := filepath.Join(dir, logName)
+func openChangeLog(f *folder, isNew bool) (l *changeLog, err error) {
+	l = &changeLog{limit: logRecords, folder: f}
+	path := filepath.Join(f.dir, logName)
 	l.file, err = os.OpenFile(path, os.O_RDWR|os.O_APPEND, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		first := identity{}
 		if isNew {
 			first = firstLog
 		}
-		return l, l.begin(dir, first)
+		return l, l.begin(first)
 	}
 	if err != nil {
 		return l, err
@@ -73,23 +73,23 @@ func openChangeLog(dir string, isNew, sync bool) (l *changeLog, err error) {
 }
 
 // begin starts a new file, whose first record has the identity first.
-func (l *changeLog) begin(dir string, first identity) (err error) {
-	l.file, err = os.OpenFile(filepath.Join(dir, logName), os.O_CREATE|os.O_EXCL|os.O_RDWR|os.O_APPEND, 0o600)
+func (l *changeLog) begin(first identity) (err error) {
+	l.file, err = os.OpenFile(filepath.Join(l.folder.dir, logName), os.O_CREATE|os.O_EXCL|os.O_RDWR|os.O_APPEND, 0o600)
 	l.records = 0
 	if err != nil {
 		return err
 	}
-	if err := l.write(first); err != nil || !l.sync {
+	if err := l.write(first); err != nil || !l.folder.sync {
 		return err
 	}
-	return syncFolder(dir)
+	return syncFolder(l.folder.dir)
 }
 
 func (l *changeLog) write(id identity) error {
 	record := binary.LittleEndian.AppendUint64(id[:], uint64(time.Now().UnixNano()))
 	_, err := l.file.Write(record)
 	l.records++
-	if err == nil && l.sync {
+	if err == nil && l.folder.sync {
 		err = l.file.Sync()
 	}
 	return err
@@ -97,8 +97,7 @@ func (l *changeLog) write(id identity) error {
 
 // changing records that an object is about to be stored or removed. If that fails, the log is removed, since an incomplete log must
 // not be used. The caller holds the object's stripe.
-func (s *Store) changing(id identity) {
-	l := s.log
+func (l *changeLog) changing(id identity) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.file == nil {
@@ -106,17 +105,17 @@ func (s *Store) changing(id identity) {
 	}
 	err := l.write(id)
 	if err == nil && l.records >= l.limit {
-		err = errors.Join(l.file.Close(), os.Rename(filepath.Join(s.dir, logName), filepath.Join(s.dir, oldLogName)))
+		err = errors.Join(l.file.Close(), os.Rename(filepath.Join(l.folder.dir, logName), filepath.Join(l.folder.dir, oldLogName)))
 		if err == nil {
-			err = l.begin(s.dir, identity{})
+			err = l.begin(identity{})
 		}
 	}
 	if err != nil {
-		s.failures.Add(1)
+		l.folder.failures.Add(1)
 		_ = l.file.Close() // removed next
 		l.file = nil
-		_ = os.Remove(filepath.Join(s.dir, logName)) // otherwise the next start would use a log with a gap: see Changed
-		_ = os.Remove(filepath.Join(s.dir, oldLogName))
+		_ = os.Remove(filepath.Join(l.folder.dir, logName)) // otherwise the next start would use a log with a gap: see Changed
+		_ = os.Remove(filepath.Join(l.folder.dir, oldLogName))
 	}
 }
 
@@ -234,7 +233,7 @@ func (s *Store) Clear(before time.Time) error {
 }
 
 func (s *Store) discard(id identity, before time.Time) error {
-	stripe := s.stripe(id)
+	stripe := s.stripes.of(id)
 	stripe.Lock()
 	defer stripe.Unlock()
 	s.mu.Lock()

@@ -27,7 +27,7 @@ func (s *Store) measureDisk() {
 	}
 	now := time.Now()
 	s.mu.Lock()
-	recent := s.disk.measured && now.Sub(s.disk.at) < measureEvery
+	recent := s.index.disk.measured && now.Sub(s.index.disk.at) < measureEvery
 	s.mu.Unlock()
 	if recent {
 		return
@@ -46,7 +46,7 @@ func (s *Store) measureDisk() {
 	if fs.Files > 0 { // some file systems have no fixed number of inodes
 		files = held.objects + int64(fs.Ffree) - int64(s.minFree*float64(fs.Files))
 	}
-	s.disk = diskLimit{measured: true, at: now, bytes: held.bytes + free, objects: files}
+	s.index.disk = diskLimit{measured: true, at: now, bytes: held.bytes + free, objects: files}
 }
 
 // fragment is the unit in which a file system allocates and counts blocks.

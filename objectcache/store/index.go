@@ -18,6 +18,10 @@ type index struct {
 
 	buckets []*bucketState
 	byName  map[string]*bucketState
+
+	total      int64 // limits of all buckets together
+	maxObjects int64
+	disk       diskLimit
 }
 
 // ref is the number of an entry; none stands for no entry.
@@ -187,4 +191,58 @@ func (x *index) sortByUse() {
 			x.link(r)
 		}
 	}
+}
+
+func (x *index) setLimits(limits Limits) {
+	x.total, x.maxObjects = limits.Total, cmp.Or(limits.Objects, DefaultMaxObjects)
+	for bucket := range limits.Quotas {
+		x.bucket(bucket)
+	}
+	for _, b := range x.buckets {
+		b.quota = limits.Quotas[b.name]
+	}
+}
+
+// evictFrom returns the bucket to evict from before more bytes and objects fit into b, nil if they fit already. If b is at its
+// quota, its own objects are evicted; if a limit on all buckets is reached, those of the bucket furthest above its share. b may be
+// nil.
+func (x *index) evictFrom(b *bucketState, bytes, objects int64) *bucketState {
+	if b != nil && b.used+b.reserved+bytes > b.quota {
+		return b
+	}
+	held := x.sums()
+	maxBytes, maxObjects := x.total, x.maxObjects
+	if x.disk.measured {
+		maxBytes, maxObjects = min(maxBytes, x.disk.bytes), min(maxObjects, x.disk.objects)
+	}
+	var over func(b *bucketState) float64
+	switch {
+	case held.bytes+bytes > maxBytes:
+		over = func(b *bucketState) float64 { return b.overShare(b.used+b.reserved, maxBytes, held.quotas) }
+	case held.objects+objects > maxObjects:
+		over = func(b *bucketState) float64 { return b.overShare(b.objects+b.writing, maxObjects, held.quotas) }
+	default:
+		return nil
+	}
+	var from *bucketState
+	for _, each := range x.buckets {
+		if each.oldest == none {
+			continue // nothing to evict
+		}
+		if from == nil || over(each) > over(from) {
+			from = each
+		}
+	}
+	if from == nil {
+		return b
+	}
+	return from
+}
+
+// oldest returns the least recently used object of l; false if l is nil or empty.
+func (x *index) oldest(l *bucketState) (identity, bool) {
+	if l == nil || l.oldest == none {
+		return identity{}, false
+	}
+	return x.at(l.oldest).id, true
 }

@@ -153,13 +153,13 @@ func (o *Object) verify(checksum uint64) error {
 
 // drop removes an object whose file is missing (damaged is nil) or damaged, unless the file was replaced meanwhile.
 func (s *Store) drop(bucket string, id identity, damaged *os.File) {
-	stripe := s.stripe(id)
+	stripe := s.stripes.of(id)
 	stripe.Lock()
 	defer stripe.Unlock()
 	if now, err := os.Lstat(s.path(bucket, id)); err == nil && !isSame(damaged, now) {
 		return
 	}
-	s.changing(id)
+	s.log.changing(id)
 	s.mu.Lock()
 	e, found := s.index.remove(id)
 	if found && damaged != nil {

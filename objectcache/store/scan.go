@@ -48,26 +48,29 @@ func (s *Store) Scan(ctx context.Context) error {
 		if _, err := isFolder(filepath.Join(objects, b.name)); err != nil {
 			return err
 		}
-		if err := s.scanBucket(ctx, b); err != nil {
+		if err := (scanner{s}).scanBucket(ctx, b); err != nil {
 			return err
 		}
 	}
-	s.applyLimits()
+	scanner{s}.applyLimits()
 	return nil
 }
 
+// scanner builds the index of a Store.
+type scanner struct{ *Store }
+
 // scanBucket lists a bucket's objects, in several subfolders concurrently: parallel requests are faster on a disk when nothing is
 // cached.
-func (s *Store) scanBucket(ctx context.Context, b *bucketState) error {
+func (s scanner) scanBucket(ctx context.Context, b *bucketState) error {
 	var adding sync.Mutex // held while the index exceeds its limit, so that no scanner adds more
 	add := func(e entry) {
 		adding.Lock()
 		defer adding.Unlock()
 		s.mu.Lock()
 		s.index.add(e)
-		excess := s.index.sums().objects - s.maxObjects
+		excess := s.index.sums().objects - s.index.maxObjects
 		s.mu.Unlock()
-		if excess > s.maxObjects/8 { // not after each object, since sorting is expensive
+		if excess > s.index.maxObjects/8 { // not after each object, since sorting is expensive
 			s.applyLimits()
 		}
 	}
@@ -86,13 +89,13 @@ func (s *Store) scanBucket(ctx context.Context, b *bucketState) error {
 
 // applyLimits removes the least recently used objects that exceed the limits. If the file can't be removed, the object is still
 // removed from the index: the memory for the index is bounded in any case.
-func (s *Store) applyLimits() {
+func (s scanner) applyLimits() {
 	s.mu.Lock()
 	s.index.sortByUse()
 	s.mu.Unlock()
 	for s.trim() != nil {
 		s.mu.Lock()
-		if id, ok := s.oldestLocked(s.evictFromLocked(nil, 0, 0)); ok {
+		if id, ok := s.index.oldest(s.index.evictFrom(nil, 0, 0)); ok {
 			s.index.remove(id)
 			s.mu.Unlock()
 			continue
@@ -103,7 +106,7 @@ func (s *Store) applyLimits() {
 }
 
 // scanFolder lists the objects whose identity begins with the byte first. Files that can't be read are counted and skipped.
-func (s *Store) scanFolder(b *bucketState, first byte, add func(entry)) error {
+func (s scanner) scanFolder(b *bucketState, first byte, add func(entry)) error {
 	prefix := hex.EncodeToString([]byte{first})
 	path := filepath.Join(s.dir, "objects", b.name, prefix)
 	if there, err := isFolder(path); err != nil || !there {
@@ -176,19 +179,4 @@ func statObject(folder int, prefix, name string) (e entry, ok bool, err error) {
 	_, notHex := hex.Decode(e.id[:], []byte(digits))
 	e.size, e.stamp = st.Size, uint32(max(st.Atim.Sec, st.Mtim.Sec))
 	return e, notHex == nil, nil
-}
-
-// empty removes the contents of a folder.
-func (s *Store) empty(folder string) {
-	names, err := os.ReadDir(folder)
-	s.count(err)
-	for _, name := range names {
-		s.count(os.RemoveAll(filepath.Join(folder, name.Name())))
-	}
-}
-
-func (s *Store) count(err error) {
-	if err != nil {
-		s.failures.Add(1)
-	}
 }

@@ -11,14 +11,12 @@ package store
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -69,26 +67,21 @@ type Limits struct {
 
 // Store stores objects. Open makes one; it is safe for concurrent use; Close ends it.
 type Store struct {
-	dir         string
+	folder
+
 	verifyEvery time.Duration
-	block       int64
 	minFree     float64
-	sync        bool
 	lock        *os.File // the folder, locked against other processes
 	verifying   singleflight.Group
 	verifies    chan struct{} // has a value for each verification in progress
-	failures    atomic.Int64
 	log         *changeLog
 
 	// stripes keep a file and its index entry consistent: a goroutine that changes both holds the object's stripe, and locks mu
 	// inside. No goroutine holds two stripes.
-	stripes [256]sync.Mutex
+	stripes stripes
 
-	mu         sync.Mutex // never held across I/O
-	index      index
-	total      int64 // limits of all buckets together
-	maxObjects int64
-	disk       diskLimit
+	mu    sync.Mutex // never held across I/O
+	index index
 }
 
 // Open opens the store in a folder. Its index is empty until Scan has finished; until then existing objects are misses. It is no
@@ -112,8 +105,9 @@ func Open(cfg Config) (*Store, error) {
 	if cfg.Block == 0 {
 		cfg.Block = blockSize(cfg.Dir)
 	}
-	s := &Store{dir: cfg.Dir, verifyEvery: cfg.VerifyEvery, block: cfg.Block, minFree: cfg.MinFree, sync: cfg.Sync, lock: lock, index: newIndex(), verifies: make(chan struct{}, maxVerifies)}
-	s.setLimits(cfg.Limits)
+	s := &Store{verifyEvery: cfg.VerifyEvery, minFree: cfg.MinFree, lock: lock, index: newIndex(), verifies: make(chan struct{}, maxVerifies)}
+	s.dir, s.block, s.sync = cfg.Dir, cfg.Block, cfg.Sync
+	s.index.setLimits(cfg.Limits)
 	_, err = os.Lstat(filepath.Join(s.dir, "objects"))
 	isNew := errors.Is(err, fs.ErrNotExist)
 	for _, sub := range []string{"tmp", "objects"} {
@@ -121,7 +115,7 @@ func Open(cfg Config) (*Store, error) {
 			s.failures.Add(1) // Create will report it
 		}
 	}
-	if s.log, err = openChangeLog(s.dir, isNew, s.sync); err != nil {
+	if s.log, err = openChangeLog(&s.folder, isNew); err != nil {
 		s.failures.Add(1)
 		s.log.file = nil // Changed then knows of no changes
 	}
@@ -171,10 +165,10 @@ func (s *Store) Stats() []BucketStats {
 // Delete removes an object if it exists. Readers that have opened it can still read it.
 func (s *Store) Delete(bucket, key string) error {
 	id := identify(bucket, key)
-	stripe := s.stripe(id)
+	stripe := s.stripes.of(id)
 	stripe.Lock()
 	defer stripe.Unlock()
-	s.changing(id)
+	s.log.changing(id)
 	if err := s.unlink(bucket, id); err != nil {
 		return err
 	}
@@ -182,23 +176,6 @@ func (s *Store) Delete(bucket, key string) error {
 	defer s.mu.Unlock()
 	s.index.remove(id)
 	return nil
-}
-
-// unlink removes an object's file. The caller holds its stripe.
-func (s *Store) unlink(bucket string, id identity) error {
-	path := s.path(bucket, id)
-	err := os.Remove(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err == nil && s.sync {
-		err = syncFolder(filepath.Dir(path))
-	}
-	if err == nil {
-		return nil
-	}
-	s.failures.Add(1)
-	return err
 }
 
 // identity identifies an object: the first half of the SHA-256 of bucket, slash and key. The file has the full name, which is
@@ -210,10 +187,7 @@ func identify(bucket, key string) identity {
 	return identity(sum[:16])
 }
 
-func (s *Store) stripe(id identity) *sync.Mutex { return &s.stripes[id[0]] }
+// stripes are locks for objects; several objects share one.
+type stripes [256]sync.Mutex
 
-// path is the path of an object's file.
-func (s *Store) path(bucket string, id identity) string {
-	digits := hex.EncodeToString(id[:])
-	return s.dir + "/objects/" + bucket + "/" + digits[:2] + "/" + digits[2:]
-}
+func (all *stripes) of(id identity) *sync.Mutex { return &all[id[0]] }

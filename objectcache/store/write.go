@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -43,7 +42,12 @@ func (s *Store) Fits(bucket, key string, size int64) error {
 }
 
 func (s *Store) fits(bucket, key string, size int64) (l *bucketState, limit int64, err error) {
-	l, limit = s.largest(bucket)
+	s.mu.Lock()
+	if l = s.index.byName[bucket]; l != nil {
+		limit = min(l.quota, s.index.total)
+		limit -= limit % s.block
+	}
+	s.mu.Unlock()
 	limit -= headerSize(bucket, key)
 	if limit < 0 || size > limit {
 		return nil, 0, fmt.Errorf("%d bytes into bucket %s, where %d fit: %w", size, bucket, max(limit, 0), ErrTooLarge)
@@ -145,10 +149,10 @@ func (w *Writer) commitAs(of header) error {
 			return err
 		}
 	}
-	stripe := s.stripe(id)
+	stripe := s.stripes.of(id)
 	stripe.Lock()
 	defer stripe.Unlock()
-	s.changing(id)
+	s.log.changing(id)
 	path := s.path(w.bucket, id)
 	if err := s.rename(w.file.Name(), path); err != nil {
 		return err
@@ -166,25 +170,6 @@ func (w *Writer) commitAs(of header) error {
 	w.state.writing--
 	s.index.add(entry{id: id, size: s.blocks(info.Size()), stamp: stampOf(info), verified: uint32(time.Now().Unix()), bucket: w.state.number})
 	return nil
-}
-
-// rename moves a complete file to its place.
-func (s *Store) rename(from, to string) error {
-	folder := filepath.Dir(to)
-	err := os.Rename(from, to)
-	if errors.Is(err, fs.ErrNotExist) { // the first object in its folder
-		if err := os.MkdirAll(folder, 0o700); err != nil {
-			return err
-		}
-		if err := os.Rename(from, to); err != nil || !s.sync {
-			return err
-		}
-		return errors.Join(syncFolder(folder), syncFolder(filepath.Dir(folder)), syncFolder(filepath.Dir(filepath.Dir(folder))), syncFolder(s.dir))
-	}
-	if err == nil && s.sync {
-		err = syncFolder(folder)
-	}
-	return err
 }
 
 // Rename gives an object another key of the same length, in place of the one that has it. While it runs, neither may be there; when it
@@ -209,7 +194,7 @@ func (s *Store) Rename(bucket, from, to string) error {
 // take makes the file of an object that of a Writer.
 func (s *Store) take(bucket, key string) (*Writer, header, error) {
 	id := identify(bucket, key)
-	stripe := s.stripe(id)
+	stripe := s.stripes.of(id)
 	stripe.Lock()
 	defer stripe.Unlock()
 	s.mu.Lock()
@@ -229,7 +214,7 @@ func (s *Store) take(bucket, key string) (*Writer, header, error) {
 	if err != nil || !ok {
 		return nil, header{}, errors.Join(ErrMiss, file.Close())
 	}
-	s.changing(id)
+	s.log.changing(id)
 	s.mu.Lock()
 	e, _ := s.index.remove(id) // it is present: this goroutine holds its stripe
 	b := s.index.buckets[e.bucket]
@@ -247,5 +232,8 @@ func (w *Writer) Abort() {
 	_ = w.file.Close()           // nothing to lose: the file is removed
 	_ = os.Remove(w.file.Name()) // on failure, the next Scan removes it
 	w.file = nil
-	w.store.release(w.state, w.reserved, w.objects)
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	w.state.reserved -= w.reserved
+	w.state.writing -= w.objects
 }
