@@ -53,50 +53,59 @@ func (b Blob) own() string {
 }
 
 // blocks returns the number of a blob's blocks; an empty blob has none.
-func (c *Cache) blocks(b Blob) int64 { return (b.Size + c.block - 1) / c.block }
+func (c *Cache) blocks(b Blob) int64 { return (b.Size + c.unit - 1) / c.unit }
 
-// length is the length of one block.
-func (c *Cache) length(b Blob, block int64) int64 { return min(c.block, b.Size-block*c.block) }
+// block is one block of a blob.
+type block struct {
+	*Cache
+	Blob
+	number int64
+}
+
+func (c *Cache) at(b Blob, number int64) block { return block{Cache: c, Blob: b, number: number} }
+
+// length is the length of the block.
+func (k block) length() int64 { return min(k.unit, k.Size-k.number*k.unit) }
 
 // open returns a reader of one block: from this node's disk, from the block's owner, or from upstream.
-func (c *Cache) open(ctx context.Context, b Blob, block int64, r *Request) (io.ReadCloser, error) {
-	if body := c.openKept(b, block, verified); body != nil {
-		c.countRead(b.Kind, b.Bucket, true)
+func (k block) open(ctx context.Context, r *Request) (io.ReadCloser, error) {
+	if body := k.openKept(verified); body != nil {
+		k.countRead(k.Kind, k.Bucket, true)
 		return body, nil
 	}
 	if !r.IsHop() {
-		if member, elsewhere := c.cfg.Router.Elsewhere(b.Bucket, b.place(block)); elsewhere {
-			response, err := c.ask(ctx, member, r, http.MethodGet, strconv.FormatInt(block, 10))
+		if member, elsewhere := k.cfg.Router.Elsewhere(k.Bucket, k.place(k.number)); elsewhere {
+			response, err := k.ask(ctx, member, r, http.MethodGet, strconv.FormatInt(k.number, 10))
 			if err == nil {
-				return c.fromOwner(response, c.length(b, block))
+				return k.fromOwner(response, k.length())
 			}
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
-			c.cfg.Log.Debug("a block's owner does not answer: upstream is asked", "owner", member.Name, "error", err)
+			k.cfg.Log.Debug("a block's owner does not answer: upstream is asked", "owner", member.Name, "error", err)
 		}
 	}
-	fetched, err := c.fill(ctx, b, block)
+	fetched, err := k.fill(ctx)
 	if err != nil && !errors.Is(err, errNotKept) {
 		return nil, err
 	}
-	body, known := c.lookup(ctx, b, block)
+	body, known := k.lookup(ctx)
 	if body == nil {
-		return c.pass(ctx, b, block, known)
+		return k.pass(ctx, known)
 	}
 	if !fetched {
-		c.countRead(b.Kind, b.Bucket, true)
+		k.countRead(k.Kind, k.Bucket, true)
 	}
 	return body, nil
 }
 
 // lookup opens a block on this node's disk; nil if it is not there for the blob's repository. It also returns the blob's proof.
-func (c *Cache) lookup(ctx context.Context, b Blob, block int64) (io.ReadCloser, *proof) {
-	known := c.proofOf(ctx, b)
-	body := c.openOwn(b, block, known)
+func (k block) lookup(ctx context.Context) (io.ReadCloser, *proof) {
+	known := k.proofOf(ctx, k.Blob)
+	body := k.openOwn(known)
 	if body == nil && known == nil {
-		if known = c.proofOf(ctx, b); known != nil { // the blob was verified, and its block may have been promoted, since the first lookup
-			body = c.openOwn(b, block, known)
+		if known = k.proofOf(ctx, k.Blob); known != nil { // the blob was verified, and its block may have been promoted, since the first lookup
+			body = k.openOwn(known)
 		}
 	}
 	return body, known
@@ -104,30 +113,30 @@ func (c *Cache) lookup(ctx context.Context, b Blob, block int64) (io.ReadCloser,
 
 // openOwn opens a block that was kept for one repository: the blob's own, or, once the blob is known to match its digest, the one by which
 // it was verified. The block is verified then, and is there for all.
-func (c *Cache) openOwn(b Blob, block int64, known *proof) io.ReadCloser {
-	if c.blocks(b) == 1 {
-		return c.openKept(b, block, verified)
+func (k block) openOwn(known *proof) io.ReadCloser {
+	if k.blocks(k.Blob) == 1 {
+		return k.openKept(verified)
 	}
 	if known == nil {
-		return c.openKept(b, block, b.own())
+		return k.openKept(k.own())
 	}
-	_, _, _ = c.promotions.Do(b.Bucket+"/"+b.place(block), func() (any, error) { // once for all who wait: while a block is renamed, it is not there
-		if c.cfg.Store.Has(b.Bucket, b.key(block, verified)) {
+	_, _, _ = k.promotions.Do(k.Bucket+"/"+k.place(k.number), func() (any, error) { // once for all who wait: while a block is renamed, it is not there
+		if k.cfg.Store.Has(k.Bucket, k.key(k.number, verified)) {
 			return nil, nil
 		}
-		for _, scope := range []string{b.own(), known.scope} {
-			if c.promote(b, block, scope, known) {
+		for _, scope := range []string{k.own(), known.scope} {
+			if k.promote(scope, known) {
 				return nil, nil
 			}
 		}
 		return nil, nil
 	})
-	return c.openKept(b, block, verified)
+	return k.openKept(verified)
 }
 
 // promote makes a scope's block one that is known to match the digest, if it does; otherwise it removes it.
-func (c *Cache) promote(b Blob, block int64, scope string, known *proof) bool {
-	object, err := c.cfg.Store.Get(b.Bucket, b.key(block, scope))
+func (k block) promote(scope string, known *proof) bool {
+	object, err := k.cfg.Store.Get(k.Bucket, k.key(k.number, scope))
 	if err != nil {
 		return false
 	}
@@ -140,11 +149,11 @@ func (c *Cache) promote(b Blob, block int64, scope string, known *proof) bool {
 	if _, err := io.Copy(sum, body); err != nil {
 		return false
 	}
-	if object.Size() != c.length(b, block) || !bytes.Equal(sum.Sum(nil), known.sum(block)) {
-		_ = c.cfg.Store.Delete(b.Bucket, b.key(block, scope)) // a failure is counted, and the next read tries again
+	if object.Size() != k.length() || !bytes.Equal(sum.Sum(nil), known.sum(k.number)) {
+		_ = k.cfg.Store.Delete(k.Bucket, k.key(k.number, scope)) // a failure is counted, and the next read tries again
 		return false
 	}
-	return c.cfg.Store.Rename(b.Bucket, b.key(block, scope), b.key(block, verified)) == nil
+	return k.cfg.Store.Rename(k.Bucket, k.key(k.number, scope), k.key(k.number, verified)) == nil
 }
 
 // fromOwner returns the body of an owner's answer.
@@ -164,17 +173,17 @@ func (c *Cache) fromOwner(response *http.Response, length int64) (io.ReadCloser,
 }
 
 // openKept opens a scope's block on this node's disk; nil if it is not there.
-func (c *Cache) openKept(b Blob, block int64, scope string) io.ReadCloser {
-	object, err := c.cfg.Store.Get(b.Bucket, b.key(block, scope))
+func (k block) openKept(scope string) io.ReadCloser {
+	object, err := k.cfg.Store.Get(k.Bucket, k.key(k.number, scope))
 	if err != nil {
 		return nil
 	}
 	body, err := object.Reader(0, object.Size())
-	if err != nil || object.Size() != c.length(b, block) {
+	if err != nil || object.Size() != k.length() {
 		_ = object.Close() // opened for reading: closing can't lose data
 		return nil
 	}
-	return &keptBlock{Reader: body, Closer: object, sent: func(n int64) { c.cfg.Peers.Traffic().Sent(b.Bucket, n) }}
+	return &keptBlock{Reader: body, Closer: object, sent: func(n int64) { k.cfg.Peers.Traffic().Sent(k.Bucket, n) }}
 }
 
 // keptBlock is a block on this node's disk.
@@ -195,54 +204,54 @@ func countSent(block io.ReadCloser, n int64) {
 var errNotKept = errors.New("no room for the block, or the disk fails")
 
 // fill reads a block from upstream and stores it if it is not here, once for all of the repository who wait for it.
-func (c *Cache) fill(ctx context.Context, b Blob, block int64) (fetched bool, err error) {
-	return c.reads.Do(ctx, b.Bucket+"/"+b.key(block, b.own()), fillTimeout, func(ctx context.Context) (bool, error) {
-		body, known := c.lookup(ctx, b, block)
+func (k block) fill(ctx context.Context) (fetched bool, err error) {
+	return k.reads.Do(ctx, k.Bucket+"/"+k.key(k.number, k.own()), fillTimeout, func(ctx context.Context) (bool, error) {
+		body, known := k.lookup(ctx)
 		if body != nil {
 			return false, body.Close()
 		}
-		c.countRead(b.Kind, b.Bucket, false)
+		k.countRead(k.Kind, k.Bucket, false)
 		select {
-		case c.fills <- struct{}{}:
-			defer func() { <-c.fills }()
+		case k.fills <- struct{}{}:
+			defer func() { <-k.fills }()
 		case <-ctx.Done():
 			return false, context.Cause(ctx)
 		}
-		return true, c.store(ctx, b, block, known)
+		return true, k.store(ctx, known)
 	})
 }
 
 // store reads a block from upstream into the store.
-func (c *Cache) store(ctx context.Context, b Blob, block int64, known *proof) error {
-	scope := b.own()
-	if known != nil || c.blocks(b) == 1 {
+func (k block) store(ctx context.Context, known *proof) error {
+	scope := k.own()
+	if known != nil || k.blocks(k.Blob) == 1 {
 		scope = verified
 	}
-	w, err := c.cfg.Store.Create(b.Bucket, b.key(block, scope), c.length(b, block))
+	w, err := k.cfg.Store.Create(k.Bucket, k.key(k.number, scope), k.length())
 	if err == nil {
 		defer w.Abort()
-		if err = c.read(ctx, b, block, known, w); err == nil {
+		if err = k.read(ctx, known, w); err == nil {
 			err = w.Commit()
 		}
 	}
 	var notStored *writeError
 	if err != nil && (w == nil || errors.As(err, &notStored)) {
-		c.cfg.Log.Debug("not kept", "digest", b.Digest, "block", block, "error", err)
+		k.cfg.Log.Debug("not kept", "digest", k.Digest, "block", k.number, "error", err)
 		return errNotKept
 	}
 	return err
 }
 
 // pass reads a block from upstream that can't be stored, for one request.
-func (c *Cache) pass(ctx context.Context, b Blob, block int64, known *proof) (io.ReadCloser, error) {
-	memory := c.cfg.Peers.Memory().Large()
-	length := c.length(b, block)
+func (k block) pass(ctx context.Context, known *proof) (io.ReadCloser, error) {
+	memory := k.cfg.Peers.Memory().Large()
+	length := k.length()
 	if err := memory.Take(ctx, length); err != nil {
 		return nil, err
 	}
 	free := sync.OnceFunc(func() { memory.Put(length) })
 	data := bytes.NewBuffer(make([]byte, 0, length))
-	if err := c.read(ctx, b, block, known, data); err != nil {
+	if err := k.read(ctx, known, data); err != nil {
 		free()
 		return nil, err
 	}
@@ -291,27 +300,27 @@ const attempts = 3
 
 // read reads a block from upstream and verifies it, if that is possible: if it is the whole blob, or if the blob was verified before. It
 // continues after an answer that broke off.
-func (c *Cache) read(ctx context.Context, b Blob, block int64, known *proof, to io.Writer) error {
-	w, length := &blockWriter{to: to, sum: sha256.New()}, c.length(b, block)
-	if c.blocks(b) == 1 {
-		w.sum = b.Digest.newHash(b.Size)
+func (k block) read(ctx context.Context, known *proof, to io.Writer) error {
+	w, length := &blockWriter{to: to, sum: sha256.New()}, k.length()
+	if k.blocks(k.Blob) == 1 {
+		w.sum = k.Digest.newHash(k.Size)
 	}
-	buf, err := c.cfg.Peers.Memory().Buffer(ctx, upstream.Memory)
+	buf, err := k.cfg.Peers.Memory().Buffer(ctx, upstream.Memory)
 	if err != nil {
 		return err
 	}
 	defer buf.Free()
 	for range attempts {
 		var body io.ReadCloser
-		if body, err = b.Read(ctx, block*c.block+w.written, length-w.written); err != nil {
+		if body, err = k.Read(ctx, k.number*k.unit+w.written, length-w.written); err != nil {
 			return err
 		}
 		var n int64
 		n, err = io.CopyBuffer(w, io.LimitReader(body, length-w.written), buf.Bytes)
 		_ = body.Close() // opened for reading: closing can't lose data
-		c.countReceived(b.Kind, b.Bucket, n)
+		k.countReceived(k.Kind, k.Bucket, n)
 		if w.written == length {
-			return c.check(b, block, w.sum, known)
+			return k.check(w.sum, known)
 		}
 		var notStored *writeError
 		if errors.As(err, &notStored) {
@@ -325,15 +334,15 @@ func (c *Cache) read(ctx context.Context, b Blob, block int64, known *proof, to 
 }
 
 // check compares a block's hash with what is known of the block.
-func (c *Cache) check(b Blob, block int64, sum hash.Hash, known *proof) error {
+func (k block) check(sum hash.Hash, known *proof) error {
 	switch {
-	case c.blocks(b) == 1 && b.Digest.matches(sum):
+	case k.blocks(k.Blob) == 1 && k.Digest.matches(sum):
 		return nil
-	case c.blocks(b) > 1 && (known == nil || bytes.Equal(known.sum(block), sum.Sum(nil))):
+	case k.blocks(k.Blob) > 1 && (known == nil || bytes.Equal(known.sum(k.number), sum.Sum(nil))):
 		return nil
 	}
-	c.cfg.Metrics.Poison(b.Kind)
-	c.cfg.Log.Warn("upstream sent bytes that do not match their digest", "digest", b.Digest, "block", block)
+	k.cfg.Metrics.Poison(k.Kind)
+	k.cfg.Log.Warn("upstream sent bytes that do not match their digest", "digest", k.Digest, "block", k.number)
 	return ErrPoisoned
 }
 
@@ -343,18 +352,18 @@ func (c *Cache) serveBlock(w http.ResponseWriter, r *http.Request, b Blob, block
 		http.Error(w, "the blob has no such block", http.StatusRequestedRangeNotSatisfiable)
 		return nil
 	}
-	body, err := c.open(r.Context(), b, block, from)
+	body, err := c.at(b, block).open(r.Context(), from)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = body.Close() }() // opened for reading: closing can't lose data
 	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Content-Length", strconv.FormatInt(c.length(b, block), 10))
+	w.Header().Set("Content-Length", strconv.FormatInt(c.at(b, block).length(), 10))
 	w.WriteHeader(http.StatusOK)
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	pace.Default.Extend(w, c.length(b, block))
+	pace.Default.Extend(w, c.at(b, block).length())
 	n, _ := io.Copy(w, body) // the other object cache notices a body shorter than its Content-Length
 	countSent(body, n)
 	return nil

@@ -57,7 +57,7 @@ type Config struct {
 // Cache keeps blobs and documents. Create it with New; it may be shared.
 type Cache struct {
 	cfg        Config
-	block      int64                 // blockSize, except in tests
+	unit       int64                 // blockSize, except in tests
 	reads      flight.Group[bool]    // of blocks
 	fetches    flight.Group[fetched] // of documents
 	promotions singleflight.Group
@@ -66,7 +66,7 @@ type Cache struct {
 
 // New returns a Cache.
 func New(cfg Config) *Cache {
-	return &Cache{cfg: cfg, block: blockSize, fills: make(chan struct{}, maxFills)}
+	return &Cache{cfg: cfg, unit: blockSize, fills: make(chan struct{}, maxFills)}
 }
 
 // Request is what another node needs to repeat a client's request.

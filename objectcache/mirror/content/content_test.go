@@ -60,7 +60,7 @@ func newCache(t *testing.T, quota int64) *Cache {
 		Reviewer: identity.Static(func() identity.Tokens { return identity.Tokens{} }),
 	})
 	c := New(Config{Store: objects, Buckets: current, Router: members, Peers: server.Peers, Metrics: NewMetrics(), Log: log})
-	c.block = 100
+	c.unit = 100
 	return c
 }
 

@@ -83,7 +83,7 @@ func (s *response) send(ctx context.Context) (err error) {
 	defer ahead.Wait()
 	defer cancel()
 	for s.next < s.end {
-		block := s.next / c.block
+		block := s.next / c.unit
 		s.prefetch(ctx, &ahead, block)
 		if err := s.sendBlock(ctx, block); err != nil {
 			return err
@@ -95,7 +95,7 @@ func (s *response) send(ctx context.Context) (err error) {
 // prefetch requests the blocks after one from their owners.
 func (s *response) prefetch(ctx context.Context, ahead *sync.WaitGroup, block int64) {
 	c := s.cache
-	last := (s.end - 1) / c.block
+	last := (s.end - 1) / c.unit
 	s.requested = max(s.requested, block+1)
 	for ; s.requested <= min(block+readAhead-1, last); s.requested++ {
 		n := s.requested
@@ -111,7 +111,7 @@ func (s *response) prefetch(ctx context.Context, ahead *sync.WaitGroup, block in
 func (c *Cache) ensure(ctx context.Context, b Blob, block int64, r *Request) error {
 	member, elsewhere := c.cfg.Router.Elsewhere(b.Bucket, b.place(block))
 	if !elsewhere {
-		body, err := c.open(ctx, b, block, r)
+		body, err := c.at(b, block).open(ctx, r)
 		if err != nil {
 			return err
 		}
@@ -127,16 +127,16 @@ func (c *Cache) ensure(ctx context.Context, b Blob, block int64, r *Request) err
 // sendBlock sends the part of one block that the client asked for.
 func (s *response) sendBlock(ctx context.Context, block int64) error {
 	c := s.cache
-	body, err := c.open(ctx, s.blob, block, s.from)
+	body, err := c.at(s.blob, block).open(ctx, s.from)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = body.Close() }() // opened for reading: closing can't lose data
-	begin := block * c.block
+	begin := block * c.unit
 	if _, err := io.CopyN(io.Discard, body, s.next-begin); err != nil { // its buffers are a pool of package io
 		return err
 	}
-	length := min(s.end, begin+c.length(s.blob, block)) - s.next
+	length := min(s.end, begin+c.at(s.blob, block).length()) - s.next
 	if !s.started {
 		s.out.WriteHeader(s.status)
 		s.started = true
