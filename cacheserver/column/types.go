@@ -61,8 +61,14 @@ var types = map[arrow.Type]Type{
 			return fmt.Sprintf("decimal(%d, %d)", d.Precision, d.Scale)
 		}, parseDecimal, fixedWidth[decimal128.Num], decodeDecimal, encodeDecimal,
 	},
-	arrow.STRING:            texts(named("string"), parseString, func(arr arrow.Array) Texts { return arr.(*array.String).Value }),
-	arrow.BINARY:            texts(named("binary"), parseBytes, func(arr arrow.Array) Texts { return arr.(*array.Binary).ValueString }),
+	arrow.STRING: texts(named("string"), parseString, func(arr arrow.Array) Texts {
+		a := arr.(*array.String)
+		return func(i int) string { return a.Value(i) }
+	}),
+	arrow.BINARY: texts(named("binary"), parseBytes, func(arr arrow.Array) Texts {
+		a := arr.(*array.Binary)
+		return func(i int) string { return a.ValueString(i) }
+	}),
 	arrow.FIXED_SIZE_BINARY: texts(func(t arrow.DataType) string { return fmt.Sprintf("fixed[%d]", widthOf(t)) }, parseBytes, fixedTexts),
 	arrow.EXTENSION:         texts(named("uuid"), parseUUID, fixedTexts), // arrow.uuid
 }

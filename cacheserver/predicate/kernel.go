@@ -25,7 +25,7 @@ func (t *term) evaluate(arr arrow.Array, lo, n int, out *bitmap) error {
 	hi := lo + n
 	switch cells := cells.(type) {
 	case column.Bits:
-		return eachValue(t, column.Int, n, out, func(i int) int64 { return column.BoolInt(cells(lo + i)) }, t.ofInt)
+		return eachValue(t, column.Int, lo, n, out, func(i int) int64 { return column.BoolInt(cells(i)) }, t.ofInt)
 	case []int32:
 		return eachInt(t, cells[lo:hi], out)
 	case []int64:
@@ -35,10 +35,10 @@ func (t *term) evaluate(arr arrow.Array, lo, n int, out *bitmap) error {
 	case []float64:
 		return eachFloat(t, cells[lo:hi], out)
 	case []decimal128.Num:
-		return eachValue(t, column.Decimal, n, out, func(i int) decimal128.Num { return cells[lo+i] }, t.ofDecimal)
+		return eachValue(t, column.Decimal, lo, n, out, func(i int) decimal128.Num { return cells[i] }, t.ofDecimal)
 	}
 	texts, _ := cells.(column.Texts)
-	return eachValue(t, column.Bytes, n, out, func(i int) string { return texts(lo + i) }, t.ofText)
+	return eachValue(t, column.Bytes, lo, n, out, texts, t.ofText)
 }
 
 // check returns an error if cells of a kind can't be compared with the term's values.
@@ -188,8 +188,9 @@ func nans[T float32 | float64](values []T) (word uint64) {
 	return word
 }
 
-// eachValue evaluates a term over n values one by one, for kinds without a vectorized kernel. test returns the function that tests one value.
-func eachValue[T any](t *term, kind column.Kind, n int, out *bitmap, value func(i int) T, test func() func(T) bool) error {
+// eachValue evaluates a term over the values [lo, lo+n) one by one, for kinds without a vectorized kernel. test returns the function that
+// tests one value.
+func eachValue[T any](t *term, kind column.Kind, lo, n int, out *bitmap, value func(i int) T, test func() func(T) bool) error {
 	if err := t.check(kind); err != nil {
 		return err
 	}
@@ -201,7 +202,7 @@ func eachValue[T any](t *term, kind column.Kind, n int, out *bitmap, value func(
 	for w := range (n + 63) / 64 {
 		word := uint64(0)
 		for i := range min(64, n-w*64) {
-			if holds(value(w*64 + i)) {
+			if holds(value(lo + w*64 + i)) {
 				word |= 1 << i
 			}
 		}
@@ -221,20 +222,23 @@ func (t *term) ofInt() func(int64) bool {
 }
 
 func (t *term) ofText() func(string) bool {
-	return holds(t, t.values[0].Bytes, strings.Compare, t.set.texts)
+	first := t.values[0].Bytes
+	switch {
+	case t.test == isOrdered:
+		return func(v string) bool { return t.accepts(strings.Compare(v, first)) }
+	case len(t.values) == 1:
+		return func(v string) bool { return v == first }
+	}
+	return func(v string) bool { _, ok := t.set.texts[v]; return ok }
 }
 
 func (t *term) ofDecimal() func(decimal128.Num) bool {
-	return holds(t, t.values[0].Decimal, decimal128.Num.Cmp, t.set.decimals)
-}
-
-// holds returns the test of one value, whose first literal is first.
-func holds[T comparable](t *term, first T, compare func(a, b T) int, set map[T]struct{}) func(T) bool {
+	first := t.values[0].Decimal
 	switch {
 	case t.test == isOrdered:
-		return func(v T) bool { return t.accepts(compare(v, first)) }
+		return func(v decimal128.Num) bool { return t.accepts(v.Cmp(first)) }
 	case len(t.values) == 1:
-		return func(v T) bool { return v == first }
+		return func(v decimal128.Num) bool { return v == first }
 	}
-	return func(v T) bool { _, ok := set[v]; return ok }
+	return func(v decimal128.Num) bool { _, ok := t.set.decimals[v]; return ok }
 }
