@@ -86,7 +86,7 @@ def lightning(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]:
         validation = StreamingDataLoader(evaluation(dataset), num_workers=workers, restart=True)
         trainer.fit(module, loader, validation, ckpt_path=checkpoint, weights_only=False)
         if checkpoint is None:
-            sanity = trainer.num_sanity_val_steps * 8 // world
+            sanity = int(trainer.num_sanity_val_steps) * 8 // world
             check(module.model.evaluated[sanity:], EPOCHS)
         return module.model.seen
 
@@ -158,7 +158,7 @@ def huggingface(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]
         check(model.evaluated, EPOCHS)
         metrics = trainer.evaluate()
         assert metrics["eval_loss"] < 1
-        assert trainer.predict(held).metrics["test_loss"] == metrics["eval_loss"]
+        assert (trainer.predict(held).metrics or {})["test_loss"] == metrics["eval_loss"]
         return model.seen
 
     return fit(None), fit(folder / f"checkpoint-{SAVED}")

@@ -43,7 +43,6 @@ class Faults:
     head_seconds: float = 0.0
     server_seconds: float = 0.0  # delay before each message
     silent: bool = False  # whether messages omit the time that the server worked on them
-    busy_us: int | None = None  # reported instead of the time that the server worked on a message
     head_unavailable: int = 0  # the number of requests that the head answers with UNAVAILABLE
     progress: bool = False  # whether each of these answers says that more splits are loaded
     failed: str = ""  # reason of a failed load
@@ -222,7 +221,7 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
                 raise fl.FlightUnavailableError("the connection broke")
             time.sleep(faults.server_seconds)
             batch = _projected(request, part)
-            busy = round((time.perf_counter() - begun) * 1e6) if faults.busy_us is None else faults.busy_us
+            busy = round((time.perf_counter() - begun) * 1e6)
             app_metadata = json.dumps({"busy_us": busy}).encode()
             yield batch if faults.silent else (batch, pa.py_buffer(app_metadata))
 

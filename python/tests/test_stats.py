@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from peer import Peer
-from slow_wire import SlowWire
 
 from kubeflow_datacache import DataCache, Loader, Stats, World
 from kubeflow_datacache.export import Collector
@@ -57,17 +56,6 @@ def test_a_delay_is_named(peer: Peer, connect: Connect, stage: Stage) -> None:
         return loader.stats(), wall
 
     names(stage, run)
-
-
-def test_a_slow_wire_is_named(peer: Peer, connect: Connect) -> None:
-    def run(seconds: float) -> tuple[Stats, float]:
-        with SlowWire(peer.port, seconds) as wire:
-            peer.data_port = wire.port
-            loader = connect(peer.endpoint).loader(global_batch_size=5, shuffle=False, world=ALONE)
-            wall = drain(loader)
-            return loader.stats(), wall
-
-    names("wire", run)
 
 
 @pytest.mark.parametrize("threads", [0, 1])
@@ -132,20 +120,7 @@ def test_servers_that_do_not_say_what_they_do(peer: Peer, cache: DataCache) -> N
     loader = cache.loader(global_batch_size=5, shuffle=False, world=ALONE)
     drain(loader)
     seconds = loader.stats().seconds
-    assert seconds["wire"] > seconds["server"] > 0, "the first wait of a stream is the server's, the others the wire's"
-
-
-@pytest.mark.parametrize(("busy_us", "stage"), [(None, "server"), (0, "wire"), (1000, "wire")])
-def test_reported_work_divides_the_wait(peer: Peer, connect: Connect, busy_us: int | None, stage: Stage) -> None:
-    """A wait counts for "server" up to the time that its messages report, and for "wire" beyond that."""
-
-    def run(seconds: float) -> tuple[Stats, float]:
-        peer.faults.busy_us, peer.faults.server_seconds = busy_us, seconds
-        loader = connect(peer.endpoint).loader(global_batch_size=5, shuffle=False, world=ALONE)
-        wall = drain(loader)
-        return loader.stats(), wall
-
-    names(stage, run)
+    assert seconds["server"] > seconds["wire"], "the kernel says that nothing arrives"
 
 
 @pytest.mark.parametrize(
@@ -164,6 +139,32 @@ def test_a_message_divides_the_wait_for_it(busy: float, server: float, wire: flo
     timer.stop()
     spent = timer.seconds()
     assert (spent["server"], spent["wire"]) == (server, wire)
+
+
+@pytest.mark.parametrize(
+    ("busy", "transfer", "looks", "server"),
+    [
+        (0.0, math.inf, [], 0.0),  # nothing is known: the network's
+        (0.0, 1.0, [], 8.5),  # silent until the first byte, but for a round trip
+        (9.5, 10.0, [], 9.5),  # the server says so
+        (0.0, 10.0, [True, False, True], 5.5),  # silent for 6 of 10 s
+        (0.0, 10.0, [False] * 3, 0.0),  # the whole time, something arrived
+    ],
+)
+def test_silence_is_the_servers(busy: float, transfer: float, looks: list[bool], server: float) -> None:
+    """A wait of 10 s with looks every 3 s, on a network with a round trip of 0.5 s."""
+    now = 0.0
+    timer = StageTimer(lambda: now)
+    timer.start()
+    timer.set_producer(3)
+    timer.consumer_waits()
+    for silent in looks:
+        now += 3.0
+        timer.sample(3, silent=silent)
+    now = 10.0
+    timer.message_received(3, busy, transfer=transfer, round_trip=0.5)
+    seconds = timer.seconds()
+    assert (seconds["server"], seconds["wire"]) == (server, 10.0 - server)
 
 
 def test_the_timer_accounts_for_all_time() -> None:

@@ -177,10 +177,13 @@ class DataCache(Readable):
         """
         return dict(wait_ready(self.status, self.retry_seconds, progress=progress))
 
-    def get_flight_info(self, request: Mapping[str, Any], stop: Stop | None = None) -> FlightInfo:
+    def get_flight_info(
+        self, request: Mapping[str, Any], stop: Stop | None = None, attempts: Attempts | None = None
+    ) -> FlightInfo:
         """Calls GetFlightInfo with a CMD descriptor (docs/contract.md). Retries while the cache loads or restarts.
 
-        Setting `stop` ends the retries. The request is for the job of TRAIN_JOB_NAME, unless it names another.
+        Setting `stop` ends the retries. attempts: those of an operation that this call is part of. The request is for
+        the job of TRAIN_JOB_NAME, unless it names another.
         """
         own = {"job": job} if (job := os.environ.get("TRAIN_JOB_NAME")) else {}
         descriptor = fl.FlightDescriptor.for_command(json.dumps({"v": 1, **own, **request}).encode())
@@ -193,7 +196,7 @@ class DataCache(Readable):
                     raise DatasetChangedError(f"the cache at {self.endpoint}: {reason_of(error)}") from error
                 raise
 
-        answer = FlightInfo.parse(self._try(call, stop))
+        answer = FlightInfo.parse(self._try(call, stop, attempts))
         described, whole = self._described, "filter" not in request and "split" not in request
         if described is not None and whole and described.dataset != answer.dataset:
             self._described = None  # request it again for loaders and tables created from now on
@@ -264,8 +267,9 @@ class DataCache(Readable):
         (answer,) = call.run("DoAction", message.bytes_field(1, b"status"), seconds=_ASK_SECONDS)
         return message.result_body(answer)
 
-    def _try(self, call: Callable[[], Any], stop: Stop | None) -> Any:
-        attempts = Attempts(f"ask the head at {self.endpoint}", self.retry_seconds, stop)
+    def _try(self, call: Callable[[], Any], stop: Stop | None, attempts: Attempts | None = None) -> Any:
+        if attempts is None:
+            attempts = Attempts(f"ask the head at {self.endpoint}", self.retry_seconds, stop, from_now=True)
         while True:
             try:
                 return call()

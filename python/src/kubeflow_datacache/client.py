@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.fetch.exchange import Exchange
+from kubeflow_datacache.fetch.retry import Attempts
 from kubeflow_datacache.flight_info import FlightInfo
 from kubeflow_datacache.h2.reader import ChunkReader
 from kubeflow_datacache.order.split import Split
@@ -21,7 +22,9 @@ class StreamClient(Protocol):
     endpoint: str
     retry_seconds: float
 
-    def get_flight_info(self, request: Mapping[str, Any], stop: Stop | None = None) -> FlightInfo:
+    def get_flight_info(
+        self, request: Mapping[str, Any], stop: Stop | None = None, attempts: Attempts | None = None
+    ) -> FlightInfo:
         """Calls GetFlightInfo with a CMD descriptor (docs/contract.md); setting `stop` ends the retries."""
         ...
 

@@ -17,6 +17,7 @@ from kubeflow_datacache.client import Client, Closable
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import ColumnError
 from kubeflow_datacache.fetch.exchange import Exchange
+from kubeflow_datacache.fetch.retry import Attempts
 from kubeflow_datacache.flight_info import FlightInfo
 from kubeflow_datacache.h2.reader import ChunkReader
 from kubeflow_datacache.loader import Loader
@@ -138,14 +139,16 @@ class Selection(Readable):
             filter = f"({self.filter}) AND ({filter})"
         return type(self)(self._cache, filter=filter or self.filter, split=split)
 
-    def get_flight_info(self, request: Mapping[str, Any], stop: Stop | None = None) -> FlightInfo:
+    def get_flight_info(
+        self, request: Mapping[str, Any], stop: Stop | None = None, attempts: Attempts | None = None
+    ) -> FlightInfo:
         """Calls GetFlightInfo for these rows; see DataCache.get_flight_info."""
         own = dict(request)
         if self.filter is not None:
             own["filter"] = self.filter
         if self.split is not None:
             own["split"] = self.split.request()
-        answer = self._cache.get_flight_info(own, stop)
+        answer = self._cache.get_flight_info(own, stop, attempts)
         if self._described is not None and self._described.dataset != answer.dataset:
             self._described = None
         return answer

@@ -103,13 +103,12 @@ class Table:
     def _rows(self, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
         self._leave_parent()
         stop = self._stop
-        attempts = Attempts(f"take rows from the cache at {self._cache.endpoint}", self._cache.retry_seconds, stop)
+        what = f"take rows from the cache at {self._cache.endpoint}"
+        attempts = Attempts(what, self._cache.retry_seconds, stop, from_now=True)
         with self._lock, stop.cancelling(self._cancel):
             while not stop.is_set():
                 try:
-                    with attempts.not_counted():  # the head is asked
-                        info = self._open(stop)
-                    return self._take(info, rows)
+                    return self._take(self._open(stop, attempts), rows)
                 except CALL_ERRORS as error:
                     self._drop()
                     if not stop.is_set():
@@ -132,12 +131,12 @@ class Table:
             return detach_small(together) if len(parts) == 1 else together
         return Gather(parts, np.concatenate(list(wanted.values()))).batch()
 
-    def _open(self, stop: Stop) -> FlightInfo:
+    def _open(self, stop: Stop, attempts: Attempts) -> FlightInfo:
         if self._info is None:
             request: dict[str, Any] = {"kind": "take"}
             if self._columns is not None:
                 request["columns"] = self._columns
-            info = self._cache.get_flight_info(request, stop)
+            info = self._cache.get_flight_info(request, stop, attempts)
             if info.dataset.fingerprint != self._dataset.fingerprint:
                 raise DatasetChangedError(
                     f"the cache at {self._cache.endpoint} now serves another dataset: fingerprint"

@@ -10,15 +10,18 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from kubeflow_datacache.codes import CALL_ERRORS
 from kubeflow_datacache.errors import DataCacheError
 from kubeflow_datacache.fetch.retry import Attempts
-from kubeflow_datacache.h2.reader import ChunkReader
+from kubeflow_datacache.h2.connection import Progress
+from kubeflow_datacache.h2.reader import ChunkReader, Reader
 from kubeflow_datacache.monitoring.stage_timer import StageTimer
+
+_LOOK_SECONDS: Final = 0.01  # how often a wait for a data node looks at what arrives
 
 
 class Opening(NamedTuple):
@@ -61,6 +64,7 @@ class NodeStream:
         self._received = 0
         self._error: Exception | None = None
         self._reader: ChunkReader | None = None
+        self._progress = Progress(0, False, 0.0)  # at the last look
         self._thread = threading.Thread(target=self._run, name=f"datacache-node-{node}", daemon=True)
         self._thread.start()
 
@@ -111,7 +115,8 @@ class NodeStream:
                             f"data node {self.node} ended its stream {most} or more rows early: a fault of the server,"
                             " no row was passed on in their place"
                         )
-                    self._changed.wait()
+                    if not self._changed.wait(_LOOK_SECONDS):
+                        self._look()
                 self._timer.set_producer("decode")
             batch, size = self._ready.popleft()
             if batch.num_rows > most:
@@ -122,6 +127,13 @@ class NodeStream:
             self._rows -= batch.num_rows
             self._changed.notify_all()
             return batch
+
+    def _look(self) -> None:
+        """Tells the timer whether the kernel received anything from the data node since the last look."""
+        progress = self._reader.progress() if isinstance(self._reader, Reader) else None
+        if progress is not None:
+            before, self._progress = self._progress, progress
+            self._timer.sample(self._key, silent=before.received == progress.received and not progress.lost)
 
     def _run(self) -> None:
         try:
@@ -171,7 +183,9 @@ class NodeStream:
                             " server, no row was passed on in their place"
                         ) from None
                     return
-                self._timer.message_received(self._key, unknown if app_metadata is None else _busy(app_metadata))
+                busy = unknown if app_metadata is None else _busy(app_metadata)
+                transfer = reader.transfer if isinstance(reader, Reader) else math.inf
+                self._timer.message_received(self._key, busy, transfer=transfer, round_trip=self._progress.round_trip)
                 unknown = 0.0
                 dropped = min(skip, batch.num_rows)
                 skip -= dropped

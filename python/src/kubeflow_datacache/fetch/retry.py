@@ -32,7 +32,8 @@ class Attempts:
     """Counts the failures of one operation and waits between its attempts. Not safe for concurrent use.
 
     `what` describes the operation, such as "ask the head at grpc://..."; the final error message contains it. Retrying
-    stops retry_seconds after the first failure, or after the last one whose answer showed progress: a cache that loads
+    stops retry_seconds after the first failure, or with from_now after the attempts were made, as a server that does
+    not answer fails late; or after the last failure whose answer showed progress: a cache that loads
     the rows of a lost machine again is waited for as long as it gets on. Long waits are logged as warnings by the
     logger "kubeflow_datacache", which Python shows by default.
     """
@@ -43,10 +44,13 @@ class Attempts:
         retry_seconds: float,
         stop: threading.Event | None = None,
         now: Callable[[], float] = time.monotonic,
+        *,
+        from_now: bool = False,
     ) -> None:
         self._what, self._retry_seconds, self._now = what, retry_seconds, now
         self._stop = stop or threading.Event()
         self.succeeded()
+        self._begun = now() if from_now else None
 
     def succeeded(self) -> None:
         """Records a success: the next failure starts a new deadline."""
@@ -69,17 +73,19 @@ class Attempts:
         if (end := permanent_error(error)) is not None:
             raise end from error
         now, counts = self._now(), counts_in(reason_of(error))
-        if self._begun is None:
-            self._begun, self._since, self._say_at, self._counts = now, now, now + _SILENT, counts
+        if self._failures == 0:
+            begun = self._begun = now if self._begun is None else self._begun
+            self._since, self._say_at, self._counts = begun, begun + _SILENT, counts
         if counts != self._counts:
             self._since, self._counts = now, counts
         self._failures += 1
         spent, most = now - self._since, self._retry_seconds
         answer = f"{code_of(error)}: {reason_of(error)}"
         if spent >= most:
-            progress = f", {spent:.1f} s of them without progress" if self._since > self._begun else ""
+            begun = now if self._begun is None else self._begun
+            progress = f", {spent:.1f} s of them without progress" if self._since > begun else ""
             raise UnreachableError(
-                f"could not {self._what}: tried {self._failures} times in {now - self._begun:.1f} s{progress}"
+                f"could not {self._what}: tried {self._failures} times in {now - begun:.1f} s{progress}"
                 f" (retry_seconds = {most:g}); the last answer was {answer}. See whether the cache runs, at this"
                 " address, and its log; if it only needs longer, give DataCache more retry_seconds"
             ) from error

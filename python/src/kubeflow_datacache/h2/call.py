@@ -11,7 +11,7 @@ from urllib.parse import SplitResult
 
 from kubeflow_datacache.credentials import Credentials
 from kubeflow_datacache.h2 import frames, hpack, status
-from kubeflow_datacache.h2.connection import Connection
+from kubeflow_datacache.h2.connection import Connection, Progress
 from kubeflow_datacache.h2.errors import ProtocolError
 
 _STREAM: Final = 1
@@ -106,6 +106,10 @@ class Call:
             self._connection.read_into(out[done : done + here])
             self._left -= here
             done += here
+
+    def progress(self) -> Progress | None:
+        """What the kernel knows of the connection; see Connection.progress."""
+        return self._connection.progress()
 
     def cancel(self) -> None:
         """Makes reads fail at once; the server sees that the connection is closed."""

@@ -10,7 +10,7 @@ import ssl
 import struct
 import sys
 import weakref
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import SplitResult
 
 from kubeflow_datacache.credentials import Credentials
@@ -18,7 +18,17 @@ from kubeflow_datacache.credentials import Credentials
 _CONNECT_SECONDS: Final = 10.0
 _SILENT_SECONDS: Final = 7.5  # seconds without data before a PING is sent; the connection fails after as long again
 _SCRATCH: Final = 1 << 16  # size of the read-ahead buffer, which saves a system call for each small read
+_TCP_INFO_BYTES: Final = 152  # up to tcpi_min_rtt
 _LARGE: Final = 1 << 16  # reads of at least this size use MSG_WAITALL: one call that releases the GIL once
+
+
+class Progress(NamedTuple):
+    """Fields of TCP_INFO (linux/tcp.h): bytes received, whether what was sent is being sent again, as nobody has
+    confirmed it, and the shortest round trip in seconds."""
+
+    received: int
+    lost: bool
+    round_trip: float
 
 
 class Connection:
@@ -62,6 +72,17 @@ class Connection:
             done += got
             if got > len(rest):
                 self._first, self._last, done = 0, got - len(rest), len(out)
+
+    def progress(self) -> Progress | None:
+        """What the kernel knows of the connection; None where it does not tell, as outside Linux. Safe from any
+        thread."""
+        if sys.platform != "linux":
+            return None
+        with contextlib.suppress(OSError, struct.error):  # the connection may be closed already
+            info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            received, round_trip = struct.unpack_from("@Q", info, 128)[0], struct.unpack_from("@I", info, 148)[0]
+            return Progress(received, info[2] > 0, round_trip / 1e6)
+        return None
 
     def cancel(self) -> None:
         """Makes reads fail at once."""

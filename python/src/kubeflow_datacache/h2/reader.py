@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ import pyarrow as pa
 from kubeflow_datacache.credentials import Credentials
 from kubeflow_datacache.h2 import hpack, message
 from kubeflow_datacache.h2.call import Call
+from kubeflow_datacache.h2.connection import Progress
 from kubeflow_datacache.h2.errors import DictionaryError, ProtocolError
 from kubeflow_datacache.h2.exceptions import exception_of
 
@@ -76,6 +78,15 @@ class Reader:
             self._close()
             raise
 
+    @property
+    def transfer(self) -> float:
+        """The seconds between the first byte of the last batch and its last."""
+        return self._batches.transfer
+
+    def progress(self) -> Progress | None:
+        """What the kernel knows of the connection; None before there is one."""
+        return None if self._call is None else self._call.progress()
+
     def cancel(self) -> None:
         """Ends the stream: a blocked read raises FlightCancelledError."""
         self._cancelled = True
@@ -102,6 +113,7 @@ class Batches:
 
     def __init__(self) -> None:
         self._schema: pa.Schema | None = None
+        self.transfer = 0.0  # the seconds between the first byte of the last message and its last
 
     def next(self, call: Call) -> tuple[pa.RecordBatch, pa.Buffer | None]:
         """The next batch with its app_metadata. Raises StopIteration at the end, DictionaryError for a dictionary."""
@@ -131,7 +143,9 @@ class Batches:
     def _next(self, call: Call) -> tuple[pa.Message, pa.Buffer | None] | None:
         """Reads the next IPC message and its app_metadata; remembers a schema."""
         while (size := call.message()) is not None:
+            begun = time.perf_counter()
             ipc, app_metadata = message.receive(call, size)
+            self.transfer = time.perf_counter() - begun
             if ipc is None:
                 continue
             decoded = pa.ipc.read_message(ipc)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -18,8 +19,10 @@ class StageTimer:
 
     While the consumer works, time counts for "consumer". While it waits, time counts for what the producer is doing: a
     stage, or reading a data node's stream. Reading counts for "head" while the stream asks the head. Otherwise it
-    counts for "server" and "wire", once the next message says how long the server worked on it. Safe for concurrent
-    use. All times are in seconds.
+    counts for "server" and "wire", once the next message arrives: for "server" as long as the server says that it
+    worked on the message, or as long as nothing arrived from it, beyond a round trip, if that is longer.
+
+    Safe for concurrent use. All times are in seconds.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -27,6 +30,8 @@ class StageTimer:
         self._lock = threading.Lock()
         self._spent: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
         self._unsettled: dict[int, float] = {}
+        self._silent: dict[int, float] = {}  # of the unsettled time, when nothing arrived
+        self._sampled: dict[int, float] = {}  # of the unsettled time, what was looked at
         self._at_head: set[int] = set()
         self._producer: Stage | int = "head"
         self._waits: Stage | Literal["producer"] | None = None
@@ -68,16 +73,28 @@ class StageTimer:
             self._charge()
             (self._at_head.add if yes else self._at_head.discard)(node)
 
-    def message_received(self, node: int, busy: float) -> None:
+    def sample(self, node: int, *, silent: bool) -> None:
+        """Looks at a wait for a data node: whether no byte arrived from it since the last look."""
+        with self._lock:
+            self._charge()
+            waited = self._unsettled.get(node, 0.0)
+            if silent:
+                self._silent[node] = self._silent.get(node, 0.0) + waited - self._sampled.get(node, 0.0)
+            self._sampled[node] = waited
+
+    def message_received(self, node: int, busy: float, *, transfer: float = math.inf, round_trip: float = 0.0) -> None:
         """A message arrived on which the data node had worked for `busy` seconds.
 
-        Up to `busy` seconds of the wait for it count for "server", the rest for "wire". math.inf assigns the whole wait
-        to "server".
+        Of the wait for it, `busy` or the silent seconds count for "server", the rest for "wire". transfer: the seconds
+        between its first byte and its last, before which the wait was silent. busy = math.inf assigns the whole wait to
+        "server".
         """
         with self._lock:
             self._charge()
             waited = self._unsettled.pop(node, 0.0)
-            server = min(waited, busy)
+            self._sampled.pop(node, None)
+            silent = max(self._silent.pop(node, 0.0), waited - transfer) - round_trip
+            server = min(waited, max(busy, silent))
             self._spent["server"] += server
             self._spent["wire"] += waited - server
 
