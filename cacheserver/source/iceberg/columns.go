@@ -74,8 +74,11 @@ func (t *Table) addCompared(fields []column.Field, id int) (column.Path, []colum
 		}
 	}
 	chain, err := t.topLevelField(id)
+	if err != nil {
+		return column.Path{}, nil, err
+	}
 	path, _ := column.PathTo(len(fields), chain, id)
-	return path, append(fields, chain), err
+	return path, append(fields, chain), nil
 }
 
 // topLevelField returns the top-level field that contains field id, reduced to that field. A field that was dropped is looked up in
