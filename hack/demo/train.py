@@ -97,7 +97,7 @@ def _epoch(
             loss, right, gradient = model.gradient(columns["features"], columns["label"])
             total = [a + b for a, b in zip(total, gradient, strict=True)]
             totals.add(columns["id"], loss, right)
-        model.update(total, sum(share.rows for share in shares), rate)
+        model.update(total, sum(share.num_rows for share in shares), rate)
         if first.next_step % every == 0 or first.next_step == steps:
             checkpoint.save(model, first, totals)
         speed = f"{(totals.rows - begun) / max(progress.seconds, 1e-9) / 1e3:,.0f}k rows/s"
