@@ -4,6 +4,7 @@
 package layout
 
 import (
+	"os"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -78,6 +79,35 @@ func TestLinksSayWhatTheyLeadTo(t *testing.T) {
 	}
 	if links < 100 {
 		t.Errorf("found %d links to pages, want at least 100: is the pattern right?", links)
+	}
+}
+
+var (
+	testNamePattern = regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z]\w*`)
+	pathPattern     = regexp.MustCompile("`((?:[\\w-]+/)+[\\w.-]+)`")
+)
+
+// TestPageOfAdditions checks that the files, folders and tests that docs/adding.md names exist.
+func TestPageOfAdditions(t *testing.T) {
+	page := readFile(t, "docs/adding.md")
+	var tests strings.Builder
+	for _, file := range filesOf(t, "_test.go") {
+		tests.WriteString(readFile(t, file))
+	}
+	names := testNamePattern.FindAllString(page, -1)
+	for _, name := range names {
+		if !strings.Contains(tests.String(), "func "+name+"(") {
+			t.Errorf("docs/adding.md names the test %s, which does not exist", name)
+		}
+	}
+	paths := pathPattern.FindAllStringSubmatch(page, -1)
+	for _, at := range paths {
+		if _, err := os.Stat(filepath.Join(root, at[1])); err != nil && !strings.HasSuffix(at[1], "/NAME") {
+			t.Errorf("docs/adding.md names %s, which does not exist", at[1])
+		}
+	}
+	if len(names) < 20 || len(paths) < 20 {
+		t.Errorf("found %d tests and %d paths, want at least 20 of each: are the patterns right?", len(names), len(paths))
 	}
 }
 
