@@ -76,7 +76,7 @@ func (s *grpcServer) Serve(l net.Listener) error {
 	return s.Server.Serve(&boundedListener{Listener: l, memory: s.memory, log: s.log})
 }
 
-// partialCalls tracks calls until their first message has arrived, and the connections' frames.
+// partialCalls tracks the calls whose first message has not arrived completely, to end those that are late or take too much memory.
 type partialCalls struct {
 	Connections
 	memory Memory

@@ -272,7 +272,7 @@ func (p *parts) open(n, from, length int64) (io.Reader, io.Closer, error) {
 
 func (p *parts) isHere(n int64) bool { return p.member(n) == p.server.cfg.Router.Self() }
 
-// ask sends a request for a part to its member, with the client's token. It sets the rest of the request. The caller closes the
+// ask sends a request for part n to the member that has it, with the client's token. The caller sets method and body of out, and closes the
 // response's body.
 func (p *parts) ask(ctx context.Context, n int64, out *http.Request) (*http.Response, error) {
 	to, known := p.server.cfg.Router.Named(p.member(n))

@@ -40,14 +40,14 @@ var resourcesYAML []byte
 // objects is the name of Envoy's Listener and RouteConfiguration, and of everybody's Cluster and ClusterLoadAssignment.
 const objects = "objects"
 
-// resources are what resources.yaml has. They are not changed.
+// resources is the content of resources.yaml. It is immutable.
 type resources struct {
 	envoyListener, grpcListener listener.Listener
 	envoyRoutes                 route.RouteConfiguration
 	cluster                     cluster.Cluster
 }
 
-// constant are the parsed resources.
+// constant is the parsed resources.yaml.
 var constant = parseResources()
 
 func parseResources() *resources {

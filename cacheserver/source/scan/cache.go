@@ -12,7 +12,7 @@ import (
 // Lazy is a value that is computed at its first use. Concurrent callers wait for one of them to compute it; if that fails, the next
 // one tries. Make it with NewLazy.
 type Lazy[T any] struct {
-	gate chan struct{} // holds a token unless the value is in use; protects the others
+	gate chan struct{} // a mutex whose Lock ends with a context: it has a value while it is unlocked; protects the other fields
 	done bool
 	v    T
 }

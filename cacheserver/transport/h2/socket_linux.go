@@ -39,8 +39,8 @@ type backlog struct {
 	limited uint64 // microseconds of the connection's life in which the client's receive window was the limit, when looked
 }
 
-// waitsForNetwork reports whether more than unsent bytes wait in the send buffer, and the client's receive window has not been what they
-// waited for in most of the time since the last call.
+// waitsForNetwork reports whether the send buffer has more than unsent bytes that are not acknowledged, and the network is the reason: the
+// client's receive window was the limit for less than half of the time since the last call.
 func (b *backlog) waitsForNetwork(conn net.Conn, unsent int) bool {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
