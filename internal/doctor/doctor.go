@@ -92,7 +92,7 @@ func (d *Doctor) kinds(context.Context) (diagnose.Finding, error) {
 		}
 		there = append(there, name)
 	}
-	f.State = "the API server serves " + strings.Join(there, ", ")
+	f.State = "served: " + strings.Join(there, ", ")
 	return f, nil
 }
 
@@ -103,7 +103,7 @@ func (d *Doctor) managers(ctx context.Context) (diagnose.Finding, error) {
 		return f, err
 	}
 	if len(list.Items) == 0 {
-		f.State, f.Unseen, f.Fix = "there is no Deployment of datacache's manager; Trainer's own may have the plugin in it", true, "install datacache: docs/install.md"
+		f.State, f.Unseen, f.Fix = "there is no Deployment (or is the plugin in Trainer's own manager?)", true, "install datacache: docs/install.md"
 		return f, nil
 	}
 	d.manager = &list.Items[0]
@@ -121,7 +121,7 @@ func (d *Doctor) certificate(ctx context.Context) (diagnose.Finding, error) {
 	config := &admissionv1.MutatingWebhookConfiguration{}
 	err := d.Client.Get(ctx, client.ObjectKey{Name: inject.Group}, config)
 	if apierrors.IsNotFound(err) {
-		f.State, f.Unseen, f.Fix = "there is no MutatingWebhookConfiguration "+inject.Group+"; Trainer's own manager may have the plugin in it", true, "install datacache: docs/install.md"
+		f.State, f.Unseen, f.Fix = "there is no MutatingWebhookConfiguration "+inject.Group, true, "install datacache: docs/install.md"
 		return f, nil
 	}
 	if err != nil || len(config.Webhooks) == 0 {
@@ -278,7 +278,7 @@ func (d *Doctor) pod(ctx context.Context) (diagnose.Finding, error) {
 	err := d.Client.Create(ctx, &corev1.Pod{ObjectMeta: d.meta("p"), Spec: d.podSpec("reach")}, client.DryRunAll)
 	switch {
 	case err == nil:
-		f.State = "a pod with the restricted security context of caches is accepted in namespace " + d.Namespace
+		f.State = "namespace " + d.Namespace + " accepts a pod like those of caches"
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "cannot create resource"): // of the user, not of admission
 		return f, err
 	default:

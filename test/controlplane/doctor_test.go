@@ -31,7 +31,7 @@ func TestDoctor(t *testing.T) {
 		want []string
 	}{
 		"all that can be seen": {code: 3, args: "doctor", want: []string{ // no Deployment runs here
-			"ok     kinds: the API server serves DataCache v1alpha1, TrainJob v1alpha1, ", "?      manager: there is no Deployment", "ok     webhook's authority: valid until ",
+			"ok     kinds: served: DataCache v1alpha1, TrainJob v1alpha1, ", "?      manager: there is no Deployment", "ok     webhook's authority: valid until ",
 			"ok     training runtimes: with a step that waits for a cache: ", "ok     webhook: the API server reaches it", "ok     admission of pods: ",
 			"ok     image: " + image + " runs on node ", "ok     DNS: pods resolve kubernetes.default.svc:443", "ok     network: ", "ok     NetworkPolicies: are enforced",
 		}},
