@@ -42,6 +42,7 @@ _BATCH_BYTES = "datacache-batch-bytes"  # name of a request header (docs/contrac
 _CHANNEL = [
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),  # a minute by default, whatever keepalive_timeout_ms is
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1_000),
