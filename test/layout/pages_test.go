@@ -63,7 +63,7 @@ func TestCodeFitsThePage(t *testing.T) {
 	}
 }
 
-var pageLinkPattern = regexp.MustCompile("\\[([^\\]]*)\\]\\(([^()\\s#]*\\.md)(?:#[^()\\s]*)?\\)")
+var pageLinkPattern = regexp.MustCompile(`\[([^\]]*)\]\(([^()\s#]*\.md)(?:#[^()\s]*)?\)`)
 
 // TestLinksSayWhatTheyLeadTo checks that no link to a page has the name of its file as text.
 func TestLinksSayWhatTheyLeadTo(t *testing.T) {
