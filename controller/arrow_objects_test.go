@@ -157,18 +157,23 @@ func TestSized(t *testing.T) {
 func TestSelectionEnv(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		snapshot *v1alpha1.Snapshot
-		want     []corev1.EnvVar
+		arrow v1alpha1.ArrowCache
+		want  []corev1.EnvVar
 	}{
-		"current":          {nil, nil},
-		"by id":            {&v1alpha1.Snapshot{ID: new("-3")}, []corev1.EnvVar{{Name: "SNAPSHOT_ID", Value: "-3"}}},
-		"by branch or tag": {&v1alpha1.Snapshot{Ref: new("a$b")}, []corev1.EnvVar{{Name: "SNAPSHOT_REF", Value: "a$$b"}}},
-		"by time":          {&v1alpha1.Snapshot{AsOf: new("2026-01-31T00:00:00.5Z")}, []corev1.EnvVar{{Name: "SNAPSHOT_AS_OF", Value: "2026-01-31T00:00:00.5Z"}}},
+		"everything":       {v1alpha1.ArrowCache{}, nil},
+		"by id":            {v1alpha1.ArrowCache{Snapshot: &v1alpha1.Snapshot{ID: new("-3")}}, []corev1.EnvVar{{Name: "SNAPSHOT_ID", Value: "-3"}}},
+		"by branch or tag": {v1alpha1.ArrowCache{Snapshot: &v1alpha1.Snapshot{Ref: new("a$b")}}, []corev1.EnvVar{{Name: "SNAPSHOT_REF", Value: "a$$b"}}},
+		"by time": {
+			v1alpha1.ArrowCache{Snapshot: &v1alpha1.Snapshot{AsOf: new("2026-01-31T00:00:00.5Z")}},
+			[]corev1.EnvVar{{Name: "SNAPSHOT_AS_OF", Value: "2026-01-31T00:00:00.5Z"}},
+		},
+		"some columns":      {v1alpha1.ArrowCache{Columns: []string{"id", "a,b"}}, []corev1.EnvVar{{Name: "TABLE_COLUMNS", Value: `["id","a,b"]`}}},
+		"some rows":         {v1alpha1.ArrowCache{Filter: new("id > 7")}, []corev1.EnvVar{{Name: "FILTER", Value: "id > 7"}}},
+		"trusted manifests": {v1alpha1.ArrowCache{TrustManifests: true}, []corev1.EnvVar{{Name: "TRUST_MANIFESTS", Value: "true"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dc := minimal()
-			dc.Spec.Arrow.Snapshot = c.snapshot
+			dc := &v1alpha1.DataCache{Spec: v1alpha1.DataCacheSpec{Arrow: &c.arrow}}
 			if diff := cmp.Diff(c.want, selectionEnv(dc)); diff != "" {
 				t.Errorf("environment differs (-want +got):\n%s", diff)
 			}
