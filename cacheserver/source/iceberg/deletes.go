@@ -39,8 +39,28 @@ func (p positions) cost() int64 {
 	return n
 }
 
+// deleteLimit bounds the cached contents of a table's delete files, in bytes, for each way in which they are kept.
+const deleteLimit = 256 << 20
+
+// deleteReader reads the delete files of a table, each once while it is cached. It is safe for concurrent use.
+type deleteReader struct {
+	*Table
+	positions *scan.Cache[positions] // by delete file
+	kept      *scan.Cache[bitmap]    // by data file
+	equal     *scan.Cache[*keySet]   // by delete file and field types
+}
+
+func newDeleteReader(t *Table) *deleteReader {
+	return &deleteReader{
+		Table:     t,
+		positions: scan.NewCache(deleteLimit, positions.cost),
+		kept:      scan.NewCache(deleteLimit, func(b bitmap) int64 { return int64(len(b)) + 64 }),
+		equal:     scan.NewCache(deleteLimit, (*keySet).cost),
+	}
+}
+
 // deletes returns what deletes rows of a data file.
-func (t *Table) deletes(ctx context.Context, d *dataFile, c *scan.Columns) (deletes scan.Deletes, err error) {
+func (t *deleteReader) deletes(ctx context.Context, d *dataFile, c *scan.Columns) (deletes scan.Deletes, err error) {
 	if deletes.Keep, err = t.keeps(ctx, d); err != nil {
 		return deletes, err
 	}
@@ -59,7 +79,7 @@ func (t *Table) deletes(ctx context.Context, d *dataFile, c *scan.Columns) (dele
 }
 
 // keeps returns the bitmap of the rows that a data file's positional deletes and deletion vectors keep; nil if it has none of these.
-func (t *Table) keeps(ctx context.Context, d *dataFile) (bitmap, error) {
+func (t *deleteReader) keeps(ctx context.Context, d *dataFile) (bitmap, error) {
 	if len(d.position)+len(d.vectors) == 0 {
 		return nil, nil
 	}
@@ -76,7 +96,7 @@ func (t *Table) keeps(ctx context.Context, d *dataFile) (bitmap, error) {
 }
 
 // readVector reads the deletion vector of a data file; the planner ensures that there is at most one.
-func (t *Table) readVector(ctx context.Context, d *dataFile) (_ bitmap, err error) {
+func (t *deleteReader) readVector(ctx context.Context, d *dataFile) (_ bitmap, err error) {
 	defer parquet.RecoverError(&err)
 	if len(d.vectors) != 1 {
 		return nil, fmt.Errorf("data file %s has %d deletion vectors, one is allowed: repair the table", d.file.FilePath(), len(d.vectors))
@@ -89,7 +109,7 @@ func (t *Table) readVector(ctx context.Context, d *dataFile) (_ bitmap, err erro
 	return bits.KeepMaskBytes(d.file.Count()), nil
 }
 
-func (t *Table) readPositions(ctx context.Context, d *dataFile) (bitmap, error) {
+func (t *deleteReader) readPositions(ctx context.Context, d *dataFile) (bitmap, error) {
 	rows := d.file.Count()
 	keep := make(bitmap, bitutil.BytesForBits(rows))
 	for i := range keep {
@@ -121,7 +141,7 @@ var positionFields = func() []column.Field {
 }()
 
 // readPositionFile reads a whole positional delete file (Iceberg spec, position delete files).
-func (t *Table) readPositionFile(ctx context.Context, file ice.DataFile) (positions, error) {
+func (t *deleteReader) readPositionFile(ctx context.Context, file ice.DataFile) (positions, error) {
 	out := positions{}
 	var last string
 	var at []int64
@@ -153,7 +173,7 @@ func (t *Table) readPositionFile(ctx context.Context, file ice.DataFile) (positi
 }
 
 // readDeletes reads some fields of all rows of a delete file, batch by batch. visit must not retain the columns.
-func (t *Table) readDeletes(ctx context.Context, file ice.DataFile, fields []column.Field, visit func([]arrow.Array) error) error {
+func (t *deleteReader) readDeletes(ctx context.Context, file ice.DataFile, fields []column.Field, visit func([]arrow.Array) error) error {
 	err := t.scanDeletes(ctx, file, fields, visit)
 	if err != nil {
 		return fmt.Errorf("delete file %s: %w", file.FilePath(), err)
@@ -161,7 +181,7 @@ func (t *Table) readDeletes(ctx context.Context, file ice.DataFile, fields []col
 	return nil
 }
 
-func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []column.Field, visit func([]arrow.Array) error) (err error) {
+func (t *deleteReader) scanDeletes(ctx context.Context, file ice.DataFile, fields []column.Field, visit func([]arrow.Array) error) (err error) {
 	defer parquet.RecoverError(&err)
 	f, err := t.Store.Open(ctx, file.FilePath())
 	if err != nil {
@@ -201,7 +221,7 @@ func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []col
 }
 
 // namesOfDeletes returns a mapping of a delete file's column names to field ids, for files without ids.
-func (t *Table) namesOfDeletes(fields []column.Field) parquet.NameMapping {
+func (t *deleteReader) namesOfDeletes(fields []column.Field) parquet.NameMapping {
 	names := t.Names
 	for _, f := range fields {
 		names = append(slices.Clip(names), parquet.MappedName{Names: []string{f.Name}, ID: f.ID})

@@ -35,7 +35,7 @@ type equalDeletes struct {
 }
 
 // equalDeletes returns the equality deletes of a data file, nil if none.
-func (t *Table) equalDeletes(ctx context.Context, d *dataFile, c *scan.Columns) ([]*equalDeletes, error) {
+func (t *deleteReader) equalDeletes(ctx context.Context, d *dataFile, c *scan.Columns) ([]*equalDeletes, error) {
 	var out []*equalDeletes
 	byFields := map[string]*equalDeletes{}
 	for _, file := range d.equality {
@@ -61,7 +61,7 @@ func (t *Table) equalDeletes(ctx context.Context, d *dataFile, c *scan.Columns) 
 
 // keySet reads an equality delete file. Its values are converted to the types that the data files' columns are converted to, so that
 // encodings can be compared.
-func (t *Table) keySet(ctx context.Context, file ice.DataFile, paths []column.Path) (*keySet, error) {
+func (t *deleteReader) keySet(ctx context.Context, file ice.DataFile, paths []column.Path) (*keySet, error) {
 	fields := make([]column.Field, len(paths))
 	within := make([]column.Path, len(paths))
 	types := make([]string, len(paths))

@@ -26,9 +26,6 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/scan"
 )
 
-// deleteLimit bounds the cached contents of a Table's delete files, in bytes, for each way in which they are kept.
-const deleteLimit = 256 << 20
-
 // Table is one snapshot of an Iceberg table with the columns and the filter of a Selection. It is safe for concurrent use and need not
 // be closed. Open makes Tables.
 type Table struct {
@@ -43,10 +40,7 @@ type Table struct {
 	defaults    defaults
 	plan        *scan.Lazy[*filePlan]
 	manifests   atomic.Pointer[map[string]ice.ManifestFile] // manifests of the snapshot, set by planning
-
-	positions *scan.Cache[positions] // by delete file
-	kept      *scan.Cache[bitmap]    // by data file
-	equal     *scan.Cache[*keySet]   // by delete file and field types
+	deleted     *deleteReader
 }
 
 // Pin identifies what Open selected, so that another process can open the same with OpenPinned. It is plain data.
@@ -100,13 +94,8 @@ func OpenPinned(ctx context.Context, store *objstore.Store, src Location, pin Pi
 }
 
 func open(ctx context.Context, at metadataFile, src Location, sel Selection) (*Table, error) {
-	t := &Table{
-		Table: scan.New(at.store), trusted: sel.TrustManifests, plan: scan.NewLazy[*filePlan](),
-		positions: scan.NewCache(deleteLimit, positions.cost),
-		kept:      scan.NewCache(deleteLimit, func(b bitmap) int64 { return int64(len(b)) + 64 }),
-		equal:     scan.NewCache(deleteLimit, (*keySet).cost),
-	}
-	t.File = t.file
+	t := &Table{Table: scan.New(at.store), trusted: sel.TrustManifests, plan: scan.NewLazy[*filePlan]()}
+	t.File, t.deleted = t.file, newDeleteReader(t)
 	if err := t.load(ctx, at.metadata); err != nil {
 		return nil, fmt.Errorf("open table %s: read %s, which must be an Iceberg metadata file: %w", src, at.metadata, err)
 	}

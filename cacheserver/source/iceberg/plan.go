@@ -210,7 +210,7 @@ func (t *Table) scanned(d *dataFile) *scan.File {
 		Columns: func(f *parquet.Footer) (*scan.Columns, error) { return t.columnsOf(f, d) },
 	}
 	if !d.clean() {
-		f.Deletes = func(ctx context.Context, c *scan.Columns) (scan.Deletes, error) { return t.deletes(ctx, d, c) }
+		f.Deletes = func(ctx context.Context, c *scan.Columns) (scan.Deletes, error) { return t.deleted.deletes(ctx, d, c) }
 	}
 	return f
 }
