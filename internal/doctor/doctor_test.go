@@ -53,6 +53,7 @@ type hospital struct {
 	fails     map[string]string           // what connecting fails with, by address
 	open      bool                        // NetworkPolicies are not enforced
 	mine      string                      // what the user may not create
+	cut       bool                        // the connection ends after a Job is stored
 }
 
 // TestExamine checks the findings for clusters in which something is wrong, and that nothing is left behind.
@@ -227,6 +228,9 @@ func (h hospital) create(ctx context.Context, c client.WithWatch, object client.
 		if err := c.Create(ctx, pod); err != nil {
 			return err
 		}
+		if h.cut {
+			return errors.Join(c.Create(ctx, object, options...), context.Canceled)
+		}
 	}
 	return c.Create(ctx, object, options...)
 }
@@ -292,6 +296,19 @@ func twin() *trainer.ClusterTrainingRuntime {
 	rt := &trainer.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-data-cache", Labels: map[string]string{inject.LabelGate: "true"}}}
 	rt.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{step}
 	return rt
+}
+
+// TestInterruptedCreation checks that a Job whose creation is interrupted does not stay.
+func TestInterruptedCreation(t *testing.T) {
+	t.Parallel()
+	d := hospital{cut: true}.doctor(t)
+	if _, err := d.Examine(t.Context()); !errors.Is(err, context.Canceled) {
+		t.Errorf("it ends with %v", err)
+	}
+	var left batchv1.JobList
+	if err := d.Client.List(t.Context(), &left); err != nil || len(left.Items) > 0 {
+		t.Errorf("%d Jobs are left: %v", len(left.Items), err)
+	}
 }
 
 // TestStopsWithoutItsContext checks that a doctor that is interrupted deletes its Jobs.

@@ -142,13 +142,18 @@ func (d *Doctor) policy(ctx context.Context, listener *batchv1.Job, from *corev1
 	return f, err
 }
 
-// start creates a Job whose pod runs a command of the data plane's image.
+// start creates a Job whose pod runs a command of the data plane's image. After an error, such as the end of ctx, the Job may exist
+// nevertheless, and is deleted.
 func (d *Doctor) start(ctx context.Context, what string, args ...string) (*batchv1.Job, error) {
 	job := &batchv1.Job{ObjectMeta: d.meta(what), Spec: batchv1.JobSpec{
 		BackoffLimit: new(int32(0)), ActiveDeadlineSeconds: new(int64(lifetime / time.Second)), TTLSecondsAfterFinished: new(int32(forgetAfter / time.Second)),
 	}}
 	job.Spec.Template.Labels, job.Spec.Template.Spec = job.Labels, d.podSpec(args...)
-	return job, d.Client.Create(ctx, job)
+	err := d.Client.Create(ctx, job)
+	if err != nil {
+		d.stop(ctx, job)
+	}
+	return job, err
 }
 
 // podSpec is the pod of the step that waits for caches, with another command.

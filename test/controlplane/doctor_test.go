@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -112,10 +113,10 @@ func jobsIn(t *testing.T, namespace string) []batchv1.Job {
 	return jobs.Items
 }
 
-// nothingLeft waits until the namespace has no Job and no NetworkPolicy any more.
+// nothingLeft waits until the namespace has no Job and no NetworkPolicy any more: sooner than the cluster would delete what a doctor left.
 func nothingLeft(t *testing.T, namespace string) {
 	t.Helper()
-	kubetest.Eventually(t, "everything to be gone", func() error {
+	kubetest.EventuallyWithin(t, 2*time.Minute, "everything to be gone", func() error {
 		var policies networkingv1.NetworkPolicyList
 		if err := cluster.Client.List(t.Context(), &policies, client.InNamespace(namespace)); err != nil {
 			return err
