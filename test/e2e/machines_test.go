@@ -119,7 +119,7 @@ func hostname(operator corev1.NodeSelectorOperator) corev1.NodeSelectorTerm {
 // addMachine adds n3 until the end of the test.
 func addMachine(t *testing.T) {
 	t.Helper()
-	onCluster(t, "add", "cacheserver")
+	onCluster(t, "add", "cacheserver", "objectcache")
 	t.Cleanup(func() { onCluster(t, "remove") })
 }
 
