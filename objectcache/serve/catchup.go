@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -109,10 +110,8 @@ func (m *Membership) catchUp(ctx context.Context) error {
 	group.SetLimit(16)
 	var mu sync.Mutex
 	all := true
-	for _, other := range m.router.Others() {
-		if m.away.asked[other.Name] {
-			continue
-		}
+	unasked := slices.DeleteFunc(m.router.Others(), func(other router.Member) bool { return m.away.asked[other.Name] })
+	for _, other := range unasked {
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(asking, catchUpTimeout)
 			defer cancel()
