@@ -59,13 +59,13 @@ def test_a_head_whose_load_gets_on_is_waited_for_longer(peer: Peer, connect: Con
 def test_a_load_that_stops_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     now = [50.0]
     attempts = Attempts("ask the head", 20, Skip(now), lambda: now[0])
-    for done in range(40):  # a data node loads the rows of a lost one
-        attempts.failed(fl.FlightUnavailableError(f"data node 1 restarted, reloading ({done}/40 splits): slow"))
+    for done in range(4000):  # a data node loads the rows of a lost one
+        attempts.failed(fl.FlightUnavailableError(f"data node 1 restarted, reloading ({done}/4000 splits): slow"))
     assert now[0] > 100
     with pytest.raises(
         UnreachableError, match=r"tried \d+ times in [\d.]+ s, 20\.0 s of them without progress \(retry"
     ):
-        fail_for_ever(attempts, "data node 1 restarted, reloading (39/40 splits): still slow")
+        fail_for_ever(attempts, "data node 1 restarted, reloading (3999/4000 splits): still slow")
     assert all("of at most 20 s" in record.getMessage() for record in caplog.records)
 
 

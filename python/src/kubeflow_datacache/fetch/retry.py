@@ -17,6 +17,7 @@ from kubeflow_datacache.codes import code_of, permanent_error, reason_of
 from kubeflow_datacache.errors import UnreachableError
 
 _FIRST, _MOST, _FACTOR = 0.05, 2.0, 1.6  # back-off in seconds: first, maximum, and growth per attempt
+_LEAST: Final = 0.001  # seconds, so that the last pause ends after the deadline however times are rounded
 _SILENT: Final = 1.0  # seconds before the first warning, so that short restarts are not logged
 _SAY_EVERY: Final = 10.0  # seconds between warnings
 _COUNTS: Final = re.compile(r"\(\d+/\d+ (?:splits|files)\)")
@@ -56,7 +57,7 @@ class Attempts:
         """Records a success: the next failure starts a new deadline."""
         self._begun: float | None = None
         self._since = self._say_at = 0.0  # when the deadline's time began, and when the next warning is due
-        self._failures, self._counts = 0, list[str]()
+        self._failures, self._pause, self._counts = 0, _FIRST, list[str]()
 
     @contextlib.contextmanager
     def not_counted(self) -> Generator[None]:
@@ -94,5 +95,6 @@ class Attempts:
             _log.warning(
                 "waiting %.0f of at most %.0f s to %s; the last answer was %s", spent, most, self._what, answer
             )
-        pause = min(_MOST, _FIRST * _FACTOR ** (self._failures - 1)) * random.uniform(0.75, 1.25)
-        self._stop.wait(min(pause, most - spent))
+        pause = self._pause * random.uniform(0.75, 1.25)
+        self._pause = min(_MOST, self._pause * _FACTOR)
+        self._stop.wait(max(_LEAST, min(pause, most - spent)))
