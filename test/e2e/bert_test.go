@@ -92,7 +92,7 @@ func TestProposalsSample(t *testing.T) {
 	if sum := fmt.Sprintf("%x", sha256.Sum256(sample)); sum != proposalsSample {
 		t.Fatalf("sdk/kep2655.txt has the SHA-256 %s, the proposal's text has %s", sum, proposalsSample)
 	}
-	const epochs = 2
+	const epochs = 3
 	j := bertJob("proposal", words.write(t), 2, epochs)
 	j.Func, j.Args = "kep_training", map[string]any{"sample": string(sample), "epochs": epochs}
 	r := train(t, ns, j)

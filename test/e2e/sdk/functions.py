@@ -54,7 +54,7 @@ def sample_client(chunk_rows: int = 128) -> None:
     say(rank=int(rank), rows=rows, seconds=time.time() - began)
 
 
-def kep_training(sample: str, epochs: int = 2) -> None:
+def kep_training(sample: str, epochs: int = 3) -> None:
     """Train a small BERT on the batches of the sample code that Kubeflow's enhancement proposal 2655 prints, unchanged.
 
     Two workers a rank read. Writes the ids of each batch, which its contents begin with, and each step's mean loss.
@@ -65,7 +65,10 @@ def kep_training(sample: str, epochs: int = 2) -> None:
     import pyarrow.flight  # noqa: F401  # the sample uses it without importing it
     import torch
     import torch.distributed as dist
-    from tokenizers import BertWordPieceTokenizer, Tokenizer
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from tokenizers.trainers import WordLevelTrainer
     from torch.distributed.algorithms.join import Join
     from torch.nn.parallel import DistributedDataParallel
     from torch.utils.data import DataLoader
@@ -96,7 +99,7 @@ def kep_training(sample: str, epochs: int = 2) -> None:
 
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=1000, hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=128,
+        vocab_size=500, hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=128,
         max_position_embeddings=128, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
     model = DistributedDataParallel(BertForSequenceClassification(config))
