@@ -74,7 +74,8 @@ func exported(t *testing.T, manager *running, namespace, name string) {
 		}
 		want := map[string]float64{
 			"datacache_cache_info " + name + " Ready": 1, "datacache_cache_loaded_ratio " + name + " ": 1,
-			"datacache_cache_bytes " + name + " ": float64(*dc.Status.Bytes),
+			"datacache_cache_bytes " + name + " ": float64(*dc.Status.Bytes), "datacache_cache_users " + name + " ": float64(dc.Status.Users),
+			"datacache_cache_ready_timestamp_seconds " + name + " ": float64(dc.Status.ReadyTime.Unix()), "datacache_cache_degraded_total " + name + " ": 0,
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			return fmt.Errorf("(-want +got):\n%s", diff)
