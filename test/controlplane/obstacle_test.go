@@ -82,10 +82,6 @@ var obstacles = map[string]obstacle{
 	"no node": {
 		job: nowhere, event: "CacheProvisioning", want: []string{"pod reviews-cache-0 can't be scheduled", "node affinity/selector"}, reason: "Unschedulable",
 	},
-	"a runtime that waits for no table": {
-		job: asksNothing, event: "CacheFailed",
-		want: []string{"no cache: ", "asks for no cache, for which the step dataset-initializer of the runtime waits"},
-	},
 }
 
 // TestObstacles checks that the reason why a TrainJob gets no cache, or why its pods don't start, is in its events and in the log of
@@ -241,17 +237,6 @@ func usingTemplate(t *testing.T, namespace string, pod *corev1.PodSpec) *trainer
 	dc.Spec.Arrow.Head.Template = &v1alpha1.PodTemplate{Spec: pod}
 	cluster.Create(t, dc)
 	return cacheJob(namespace, "train", "datacache://reviews")
-}
-
-// asksNothing returns a TrainJob that names no table, and a runtime that has our step but a name that admission ignores.
-func asksNothing(t *testing.T, namespace string) *trainer.TrainJob {
-	t.Helper()
-	twin := appears(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName("torch-distributed"))
-	cluster.Create(t, &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "own", Labels: twin.Labels}, Spec: twin.Spec})
-	job := cacheJob(namespace, "train", table)
-	job.Spec.Initializer = nil
-	job.Spec.RuntimeRef = trainer.RuntimeRef{Kind: new(trainer.TrainingRuntimeKind), Name: "own"}
-	return job
 }
 
 // denied adds an admission policy that rejects every LeaderWorkerSet of the namespace.

@@ -158,6 +158,19 @@ func TestRuntimesThatCannotServe(t *testing.T) {
 	}
 }
 
+// TestRuntimeThatWaitsForNoTable names a runtime that has the step that waits, whatever it is called, and no table for it.
+func TestRuntimeThatWaitsForNoTable(t *testing.T) {
+	t.Parallel()
+	runtimes(t)
+	ns := cluster.Namespace(t)
+	twin := appears(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName("torch-distributed"))
+	cluster.Create(t, &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "own", Labels: twin.Labels}, Spec: twin.Spec})
+	job := cacheJob(ns, "train", table)
+	job.Spec.Initializer = nil
+	job.Spec.RuntimeRef = trainer.RuntimeRef{Kind: new(trainer.TrainingRuntimeKind), Name: "own"}
+	refused(t, job, "spec.initializer.dataset.storageUri: Invalid value", "asks for no cache, for which the step dataset-initializer of the runtime waits")
+}
+
 // TestCacheOfANamespaceThatDoesNotAllow checks that the owner of a DataCache controls which namespaces may read it.
 func TestCacheOfANamespaceThatDoesNotAllow(t *testing.T) {
 	t.Parallel()
