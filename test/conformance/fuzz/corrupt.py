@@ -116,6 +116,8 @@ def _flip_checked(r: random.Random, table: Table, snapshot: Snapshot) -> Damage 
         if file.content != "vector":
             places = [(end, end + header[3].value) for _, end, header in footers.pages(content)]
         at = [i for start, end in places for i in range(start, end)]
+        if not at:
+            return content
         chosen = at[int(part * len(at))]
         return content[:chosen] + bytes([content[chosen] ^ bits]) + content[chosen + 1 :]
 

@@ -110,7 +110,10 @@ def pages(content: bytes) -> list[tuple[int, int, Fields]]:
     for group in thrift.footer(content)[GROUPS].value:
         for column in group.value[COLUMNS].value:
             meta = column.value[METADATA].value
-            at = min(meta[i].value for i in (DATA_PAGE, DICTIONARY_PAGE) if i in meta and meta[i].value > 0)
+            places = [meta[i].value for i in (DATA_PAGE, DICTIONARY_PAGE) if i in meta and meta[i].value > 0]
+            if not places:  # a column chunk without pages
+                continue
+            at = min(places)
             end = at + meta[COMPRESSED].value
             while at < end:
                 reader = thrift.Reader(content, at)
