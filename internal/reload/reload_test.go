@@ -30,6 +30,18 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
+// opened returns a file that holds "one", and its path.
+func opened(t *testing.T) (f *File[string], path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "file")
+	write(t, path, "one")
+	f, err := Open(path, parse)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, path
+}
+
 func TestOpenRefusesABadFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "file")
@@ -44,12 +56,7 @@ func TestOpenRefusesABadFile(t *testing.T) {
 
 func TestFresh(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "file")
-	write(t, path, "one")
-	f, err := Open(path, parse)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f, path := opened(t)
 	log := slog.New(slog.DiscardHandler)
 	for _, step := range []struct {
 		text  string
@@ -65,12 +72,7 @@ func TestFresh(t *testing.T) {
 
 func TestLook(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "file")
-	write(t, path, "one")
-	f, err := Open(path, parse)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f, path := opened(t)
 	var (
 		logged bytes.Buffer
 		seen   []string

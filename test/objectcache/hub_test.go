@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/kubeflow/datacache/test/kit/hubtest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 const mirrorBuckets = `{"TotalLimit": "1Gi", "Bucket": [
@@ -285,20 +285,11 @@ func TestHubTrafficIsOnThePage(t *testing.T) {
 
 func get(t *testing.T, url string) string {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	_, text, err := proctest.Request(t.Context(), http.DefaultClient, http.MethodGet, url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
+	return text
 }
 
 // TestHubParameters asks for documents with parameters: those on which the hub's answers depend are part of what is kept, in any order, and

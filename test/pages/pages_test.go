@@ -4,7 +4,6 @@
 package pages
 
 import (
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/test/kit/icetest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 func TestACacheInItsLife(t *testing.T) {
@@ -158,21 +158,12 @@ func TestTheReportIsOneFile(t *testing.T) {
 	b := open(t)
 	b.goTo(c.head)
 	b.await("#state", "Ready")
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.head+"/report.html", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
+	_, report, err := proctest.Request(t.Context(), http.DefaultClient, http.MethodGet, c.head+"/report.html")
 	if err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "report.html")
-	if err := os.WriteFile(file, body, 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(report), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	kept := open(t)
