@@ -247,13 +247,7 @@ func (s *Store) discard(id identity, before time.Time) error {
 	if info, err := os.Lstat(s.path(bucket, id)); err == nil && !info.ModTime().Before(before) {
 		return nil
 	}
-	if err := s.unlink(bucket, id); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.index.remove(id)
-	return nil
+	return s.remove(bucket, id)
 }
 
 // Empty reports whether there are no objects.

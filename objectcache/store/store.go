@@ -169,6 +169,11 @@ func (s *Store) Delete(bucket, key string) error {
 	stripe.Lock()
 	defer stripe.Unlock()
 	s.log.changing(id)
+	return s.remove(bucket, id)
+}
+
+// remove removes the object's file, and then its entry. The caller holds the object's stripe.
+func (s *Store) remove(bucket string, id identity) error {
 	if err := s.unlink(bucket, id); err != nil {
 		return err
 	}
