@@ -16,7 +16,8 @@ import (
 // program that links it keeps all methods of all types, 20 MB in cacheserver.
 type markup struct{ strings.Builder }
 
-// add writes HTML, in which {} stands for the next value. Values are escaped, for text and for attributes in double quotes.
+// add writes HTML, in which {} stands for the next value. Values are escaped, for text and for attributes in double quotes. It panics unless
+// there are as many values as {}.
 func (m *markup) add(code string, values ...any) {
 	for _, v := range values {
 		before, after, found := strings.Cut(code, "{}")
@@ -26,6 +27,9 @@ func (m *markup) add(code string, values ...any) {
 		m.WriteString(before)
 		m.WriteString(html.EscapeString(fmt.Sprint(v)))
 		code = after
+	}
+	if strings.Contains(code, "{}") {
+		panic("no value for {}: " + code)
 	}
 	m.WriteString(code)
 }
