@@ -45,7 +45,7 @@ type progressReconciler struct {
 	reader  client.Reader // for diagnoses
 	events  *eventRecorder
 	waits   *sentences
-	changed chan event.GenericEvent // DataCaches to be reconciled, since what their users wait for has changed
+	changed chan event.GenericEvent // DataCaches whose status must say anew what their TrainJobs wait for
 	now     func() time.Time
 	// patience is how long a TrainJob may take for its next step.
 	patience time.Duration
@@ -57,7 +57,7 @@ type progressReconciler struct {
 type look struct {
 	jobs  string        // its status.jobsStatus
 	due   time.Time     // when to look next
-	pause time.Duration // after that
+	pause time.Duration // from that look to the next one
 
 	said     string // the last event
 	mayAgain time.Time
@@ -143,7 +143,7 @@ func (r *progressReconciler) forget(ctx context.Context, key types.NamespacedNam
 // say lets the conditions of the job's caches say what it waits for.
 func (r *progressReconciler) say(ctx context.Context, key types.NamespacedName, job *trainer.TrainJob, text string) {
 	if phaseOf(job) != active {
-		text = "" // it uses none
+		text = "" // it uses no cache
 	}
 	if r.waits.of(key) == text {
 		return

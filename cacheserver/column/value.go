@@ -17,7 +17,7 @@ type Kind int
 // The kinds of values.
 const (
 	Int     Kind = iota // integers, dates, times, timestamps, booleans
-	Float               // by IEEE 754: NaN is neither less than, equal to nor greater than any value
+	Float               // floating-point numbers; NaN is unordered, as in IEEE 754
 	Bytes               // strings, binary, fixed, uuid: as unsigned bytes
 	Decimal             // with equal scales
 )

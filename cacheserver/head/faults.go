@@ -12,7 +12,7 @@ import (
 // limits are the times that a cluster waits for its nodes, its store and its catalog.
 type limits struct {
 	started time.Time     // when the head started
-	silence time.Duration // of a node that counts as lost after it
+	silence time.Duration // after which a node that says nothing counts as lost
 	join    time.Duration // from the start, until every node has joined once
 	load    time.Duration // without progress of a first load
 }

@@ -101,7 +101,7 @@ type walk struct {
 	job     *trainer.TrainJob
 	failed  bool   // the TrainJob has failed
 	done    bool   // the remaining steps do not apply
-	notRead string // why no rank reads the caches, as far as it is known; ""
+	notRead string // why no rank reads the caches; "" if ranks do, or if that is not known
 }
 
 func (w *walk) trainJob(ctx context.Context) (Finding, error) {

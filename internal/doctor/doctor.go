@@ -279,7 +279,7 @@ func (d *Doctor) pod(ctx context.Context) (diagnose.Finding, error) {
 	switch {
 	case err == nil:
 		f.State = "namespace " + d.Namespace + " accepts a pod like those of caches"
-	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "cannot create resource"): // of the user, not of admission
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "cannot create resource"): // RBAC refused the user, so admission was not asked
 		return f, err
 	default:
 		f.State, f.Blocks, f.Fix = err.Error(), true, "as the message says: a larger quota, the namespace's Pod Security level, a policy or a webhook"

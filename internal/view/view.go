@@ -19,7 +19,7 @@ type Summary struct {
 	Reason, Message string
 	Needs           bool   // somebody must do something: time alone does not help
 	NotRead         string // reason why TrainJobs don't read a cache that is Ready, "" if they do or that is not known
-	Why             string // says it in words
+	Why             string // what NotRead means, as a sentence
 }
 
 // Of returns the summary of a DataCache.

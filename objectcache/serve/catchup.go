@@ -173,7 +173,7 @@ func (m *Membership) Return(ctx context.Context) error {
 		return nil
 	}
 	since, known := m.store.LastAlive()
-	if !known || time.Since(since) < -m.slack { // the clock was set back
+	if !known || time.Since(since) < -m.slack { // how long it was away is not known, or the clock was set back
 		return m.store.Clear(time.Now())
 	}
 	if err := m.returned(ctx, since); err != nil {

@@ -144,7 +144,7 @@ def test_a_message_divides_the_wait_for_it(busy: float, server: float, wire: flo
 @pytest.mark.parametrize(
     ("busy", "transfer", "looks", "server"),
     [
-        (0.0, math.inf, [], 0.0),  # nothing is known: the network's
+        (0.0, math.inf, [], 0.0),  # nothing is known of the server: the time counts as the network's
         (0.0, 1.0, [], 8.5),  # silent until the first byte, but for a round trip
         (9.5, 10.0, [], 9.5),  # the server says so
         (0.0, 10.0, [True, False, True], 5.5),  # silent for 6 of 10 s

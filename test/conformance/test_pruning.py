@@ -31,7 +31,7 @@ PROGRAM = Path(__file__).with_name("java") / "PlanFiles.java"
 EPOCH = datetime(1970, 1, 1)
 DAY = 24 * 60 * 60 * 10**6
 
-Value = Any  # comparable as the column's values are; None is null
+Value = Any  # a value of a column, in a Python type that has the column's order; None is null
 Keep = Callable[[Value], bool]
 
 

@@ -242,7 +242,7 @@ func (r *run) output(t *testing.T, rank int) []outputLine {
 type (
 	place  struct{ epoch, step int }
 	lesson struct {
-		ids  []int64 // row indices, in the order of ranks
+		ids  []int64 // indices of its rows: those of rank 0, then of rank 1, and so on
 		loss float64 // the sum of the rows' losses
 	}
 )

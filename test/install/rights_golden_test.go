@@ -32,7 +32,7 @@ var update = flag.Bool("update", false, "write testdata/rights anew") //nolint:f
 // a tenant's.
 var rightsOf = map[string]struct {
 	kustomization string
-	bound         string // a folder of manifests that is applied to the namespace team
+	bound         string // a folder of manifests to apply in the namespace team; "": none
 	accounts      []string
 }{
 	"base":         {kustomization: "resources: [<datacache>/manifests/base]\n", accounts: managers},

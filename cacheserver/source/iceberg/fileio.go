@@ -30,7 +30,7 @@ type fileIO struct {
 	// manifests maps URIs to the snapshot's manifests. A manifest is decoded before iceberg-go gets it: iceberg-go reads manifests in
 	// its own goroutines, where a panic over a corrupt one would end the process.
 	manifests map[string]ice.ManifestFile
-	trusted   bool // skip the checks of totals and counts: Selection.TrustManifests
+	trusted   bool // whether totals and counts are left unchecked (Selection.TrustManifests)
 }
 
 var _ iceio.ReadFileIO = fileIO{}

@@ -35,7 +35,7 @@ type Table struct {
 	scan        *table.Scan
 	schema      *ice.Schema // of the snapshot
 	whole       *ice.Schema // schema and the columns of row lineage
-	trusted     bool        // skip the checks of totals and counts: Selection.TrustManifests
+	trusted     bool        // whether totals and counts are left unchecked (Selection.TrustManifests)
 	properties  ice.Properties
 	defaults    defaults
 	plan        *scan.Lazy[*filePlan]

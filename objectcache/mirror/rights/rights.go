@@ -28,7 +28,7 @@ const (
 // Rights are the consents of upstream servers. Create them with New; they may be shared.
 type Rights struct {
 	now      func() time.Time // replaced by tests
-	stale    func()           // counts a consent that is used although upstream fails
+	stale    func()           // counts uses of a permission that upstream could not confirm again
 	flights  flight.Group[struct{}]
 	consents *lru.Cache[key, time.Time] // when upstream was last asked and consented
 }
