@@ -113,9 +113,14 @@ func TestPageOfAdditions(t *testing.T) {
 
 const maxReadme = 800 // words
 
-// TestReadmeIsShort checks that the first page can be read in a few minutes: more belongs to a page of its own.
-func TestReadmeIsShort(t *testing.T) {
-	if words := len(strings.Fields(readFile(t, "README.md"))); words > maxReadme {
+// TestReadme checks that the first page can be read in a few minutes, as more belongs to a page of its own, and that it gives the two commands that
+// are all that a newcomer needs.
+func TestReadme(t *testing.T) {
+	text := readFile(t, "README.md")
+	if words := len(strings.Fields(text)); words > maxReadme {
 		t.Errorf("README.md has %d words, at most %d are read: move some to a page of docs", words, maxReadme)
+	}
+	if !strings.Contains(text, "\nmake demo\nmake test\n") {
+		t.Error("README.md does not give the two commands that install, show and test everything: make demo, make test")
 	}
 }
