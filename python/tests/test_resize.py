@@ -62,7 +62,8 @@ def history(
             alive, changes = rng.sample(replicas, rng.randint(1, MOST)), changes + 1
         for rank, replica in enumerate(alive):
             replica.rank, replica.size, replica.step = rank, len(alive), step
-        if rng.random() < change / 4:  # a replica outside the quorum recovers: it reads the step without a rank, with weight 0
+        # A replica outside the quorum recovers: it reads the step without a rank, with weight 0.
+        if rng.random() < change / 4:
             healing = rng.choice([one for one in replicas if one not in alive] or [Replica(make(), step)])
             healing.rank, healing.size, healing.step = None, len(alive), step
             assert healing.batches.next().weight == 0
