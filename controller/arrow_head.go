@@ -19,6 +19,7 @@ import (
 
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/tracing"
+	"github.com/kubeflow/datacache/internal/view"
 )
 
 const (
@@ -55,7 +56,7 @@ type headStatus struct {
 		Index int    `json:"index"`
 		State string `json:"state"`
 	} `json:"nodes"`
-	Readers []reader `json:"readers"`
+	Readers []view.Reader `json:"readers"`
 }
 
 // contactWith is the head's contact with the data node with the index.

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/view"
 )
 
 // engine runs the caches of one kind of spec. Users, lifetime, status and events are common to all engines and handled elsewhere. An
@@ -42,7 +43,7 @@ type observation struct {
 	progress *progress
 	percent  *int32
 	// readers are those that heads list.
-	readers []reader
+	readers []view.Reader
 
 	replicas, readyReplicas int32
 	selector                string // matches the pods that replicas counts

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/view"
 )
 
 // defaultIdleAfter is how long no rank may get rows before the condition Read says so: training may compute for minutes between two reads.
@@ -21,49 +22,30 @@ const defaultIdleAfter = 5 * time.Minute
 // maxNamedWaits is the maximum number of TrainJobs whose waits a condition names.
 const maxNamedWaits = 3
 
-// reader is what the streams of a client got, and waited for, since it appeared in a head's /status.
-type reader struct {
-	readerKey
-	Streams  int   `json:"streams"`
-	Rows     int64 `json:"rows"`
-	ClientMS int64 `json:"client_ms"`
-	NodeMS   int64 `json:"node_ms"`
-}
-
-type readerKey struct {
-	Job    string `json:"job"`
-	Client string `json:"client"`
-	Kind   string `json:"kind"`
-	Rank   int    `json:"rank"`
-}
-
 // pulse is when a rank of a cache last got rows.
 type pulse struct {
 	moved   time.Time // the last observation in which a reader had more rows than in the one before; at first the first one
-	readers map[readerKey]reader
+	readers map[view.ReaderKey]view.Reader
 	streams int  // open now
 	starved bool // since the observation before, streams waited for the cache longer than for their clients
 }
 
 // next returns the pulse after an observation.
-func (p pulse) next(now time.Time, readers []reader) pulse {
-	out := pulse{moved: p.moved, readers: make(map[readerKey]reader, len(readers))}
+func (p pulse) next(now time.Time, readers []view.Reader) pulse {
+	out := pulse{moved: p.moved, readers: make(map[view.ReaderKey]view.Reader, len(readers))}
 	var client, node int64
 	for _, r := range readers { // of several copies
-		sum := out.readers[r.readerKey]
+		sum := out.readers[r.ReaderKey]
 		r.Streams, r.Rows, r.ClientMS, r.NodeMS = r.Streams+sum.Streams, r.Rows+sum.Rows, r.ClientMS+sum.ClientMS, r.NodeMS+sum.NodeMS
-		out.readers[r.readerKey] = r
+		out.readers[r.ReaderKey] = r
 	}
 	for key, r := range out.readers {
-		was := p.readers[key]
-		if r.Rows < was.Rows { // it left and joined again: its counters start at 0
-			was = reader{}
-		}
-		if r.Rows > was.Rows {
+		since := r.Since(p.readers[key])
+		if since.Rows > 0 {
 			out.moved = now
 		}
 		out.streams += r.Streams
-		client, node = client+r.ClientMS-was.ClientMS, node+r.NodeMS-was.NodeMS
+		client, node = client+since.ClientMS, node+since.NodeMS
 	}
 	if p.readers == nil {
 		out.moved = now

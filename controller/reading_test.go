@@ -12,33 +12,34 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/view"
 )
 
 // TestPulse checks what is said of the streams of a cache that a training uses.
 func TestPulse(t *testing.T) {
 	t.Parallel()
-	rank := func(rows, clientMS, nodeMS int64, streams int) []reader {
-		return []reader{{readerKey: readerKey{Job: "train", Client: "10.0.0.1"}, Streams: streams, Rows: rows, ClientMS: clientMS, NodeMS: nodeMS}}
+	rank := func(rows, clientMS, nodeMS int64, streams int) []view.Reader {
+		return []view.Reader{{ReaderKey: view.ReaderKey{Job: "train", Client: "10.0.0.1"}, Streams: streams, Rows: rows, ClientMS: clientMS, NodeMS: nodeMS}}
 	}
 	for name, c := range map[string]struct {
-		seen [][]reader // a minute apart, from noon on
+		seen [][]view.Reader // a minute apart, from noon on
 		want *reading
 	}{
-		"just started":       {[][]reader{nil}, &reading{true, "Read", "TrainJobs read its rows"}},
-		"computes a while":   {[][]reader{rank(10, 0, 0, 1), rank(10, 60_000, 0, 1), rank(10, 120_000, 0, 1)}, &reading{true, "Read", "TrainJobs read its rows"}},
-		"never asked":        {[][]reader{nil, nil, nil, nil, nil, nil}, &reading{false, "NotRead", "no rank has asked for rows since 12:00:00 UTC"}},
-		"asked no more":      {[][]reader{nil, rank(10, 0, 0, 1), nil, nil, nil, nil, nil}, &reading{false, "NotRead", "no rank has asked for rows since 12:01:00 UTC"}},
-		"reads, and is back": {[][]reader{nil, rank(10, 0, 0, 1), nil, nil, nil, rank(4, 0, 0, 1), nil}, &reading{true, "Read", "TrainJobs read its rows"}},
+		"just started":       {[][]view.Reader{nil}, &reading{true, "Read", "TrainJobs read its rows"}},
+		"computes a while":   {[][]view.Reader{rank(10, 0, 0, 1), rank(10, 60_000, 0, 1), rank(10, 120_000, 0, 1)}, &reading{true, "Read", "TrainJobs read its rows"}},
+		"never asked":        {[][]view.Reader{nil, nil, nil, nil, nil, nil}, &reading{false, "NotRead", "no rank has asked for rows since 12:00:00 UTC"}},
+		"asked no more":      {[][]view.Reader{nil, rank(10, 0, 0, 1), nil, nil, nil, nil, nil}, &reading{false, "NotRead", "no rank has asked for rows since 12:01:00 UTC"}},
+		"reads, and is back": {[][]view.Reader{nil, rank(10, 0, 0, 1), nil, nil, nil, rank(4, 0, 0, 1), nil}, &reading{true, "Read", "TrainJobs read its rows"}},
 		"takes nothing": {
-			[][]reader{rank(10, 0, 0, 2), rank(10, 60_000, 0, 2), rank(10, 120_000, 0, 2), rank(10, 180_000, 0, 2), rank(10, 240_000, 0, 2), rank(10, 300_000, 0, 2)},
+			[][]view.Reader{rank(10, 0, 0, 2), rank(10, 60_000, 0, 2), rank(10, 120_000, 0, 2), rank(10, 180_000, 0, 2), rank(10, 240_000, 0, 2), rank(10, 300_000, 0, 2)},
 			&reading{false, "NotRead", "no rank has taken rows from its 2 open streams since 12:00:00 UTC"},
 		},
 		"gets nothing": {
-			[][]reader{rank(10, 5, 0, 2), rank(10, 5, 60_000, 2), rank(10, 5, 120_000, 2), rank(10, 5, 180_000, 2), rank(10, 5, 240_000, 2), rank(10, 5, 300_000, 2)},
+			[][]view.Reader{rank(10, 5, 0, 2), rank(10, 5, 60_000, 2), rank(10, 5, 120_000, 2), rank(10, 5, 180_000, 2), rank(10, 5, 240_000, 2), rank(10, 5, 300_000, 2)},
 			&reading{false, "RanksWait", "the ranks wait for the cache: it has sent nothing on their 2 streams since 12:00:00 UTC"},
 		},
 		"of two copies": {
-			[][]reader{nil, append(rank(10, 0, 0, 1), rank(20, 0, 0, 1)...), append(rank(10, 0, 0, 1), rank(21, 0, 0, 1)...), nil, nil, nil, nil},
+			[][]view.Reader{nil, append(rank(10, 0, 0, 1), rank(20, 0, 0, 1)...), append(rank(10, 0, 0, 1), rank(21, 0, 0, 1)...), nil, nil, nil, nil},
 			&reading{true, "Read", "TrainJobs read its rows"},
 		},
 	} {

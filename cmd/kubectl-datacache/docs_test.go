@@ -37,6 +37,7 @@ import (
 	"github.com/kubeflow/datacache/internal/diagnose"
 	"github.com/kubeflow/datacache/internal/doctor"
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/view"
 )
 
 // noon is when the examples of docs/kubectl.md were printed.
@@ -210,8 +211,8 @@ func topExample(_ *testing.T, out io.Writer) error {
 		n := nodeStatus{Index: i, State: "Ready", Rows: 500_000}
 		n.Memory.Used, n.Memory.Limit = 560<<20, 2<<30
 		s.after.Nodes = append(s.after.Nodes, n)
-		s.after.Readers = append(s.after.Readers, reader{
-			readerKey: readerKey{Job: "train", Rank: i, Client: client}, Streams: 2, Rows: 5 * 206_000, Bytes: 5 * 240 << 20,
+		s.after.Readers = append(s.after.Readers, view.Reader{
+			ReaderKey: view.ReaderKey{Job: "train", Rank: i, Client: client}, Streams: 2, Rows: 5 * 206_000, Bytes: 5 * 240 << 20,
 			ClientMS: []int64{8100, 7900}[i], NodeMS: 600,
 		})
 	}

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/view"
 )
 
 // maxAnswer is the most bytes that are read of a head's /status; answerIn is the longest that it may take.
@@ -27,9 +28,9 @@ const (
 
 // headStatus is the part of a head's /status (docs/contract.md) that top shows.
 type headStatus struct {
-	State   string       `json:"state"`
-	Nodes   []nodeStatus `json:"nodes"`
-	Readers []reader     `json:"readers"`
+	State   string        `json:"state"`
+	Nodes   []nodeStatus  `json:"nodes"`
+	Readers []view.Reader `json:"readers"`
 }
 
 type nodeStatus struct {
@@ -41,24 +42,6 @@ type nodeStatus struct {
 		Used  int64 `json:"used"`
 		Limit int64 `json:"limit"`
 	} `json:"memory"`
-}
-
-// reader is a client that reads; counters are since it appeared.
-type reader struct {
-	readerKey
-	World    int   `json:"world"`
-	Streams  int   `json:"streams"`
-	Rows     int64 `json:"rows"`
-	Bytes    int64 `json:"bytes"`
-	ClientMS int64 `json:"client_ms"`
-	NodeMS   int64 `json:"node_ms"`
-}
-
-type readerKey struct {
-	Job    string `json:"job,omitempty"`
-	Rank   int    `json:"rank"`
-	Client string `json:"client"`
-	Kind   string `json:"kind"`
 }
 
 // cacheUsage is what a cache uses now: its memory, and who reads how fast. Bytes are of Arrow data.
@@ -86,7 +69,7 @@ type nodeUsage struct {
 }
 
 type readerUsage struct {
-	readerKey
+	view.ReaderKey
 	Streams        int     `json:"streams"`
 	RowsPerSecond  float64 `json:"rowsPerSecond"`
 	BytesPerSecond float64 `json:"bytesPerSecond"`
@@ -183,21 +166,17 @@ func (u *cacheUsage) add(head string, s *sample) {
 			Head: head, Index: n.Index, State: n.State, Rows: n.Rows, Restarts: n.Restarts, MemoryUsed: n.Memory.Used, MemoryLimit: n.Memory.Limit,
 		})
 	}
-	earlier := map[readerKey]reader{}
+	earlier := map[view.ReaderKey]view.Reader{}
 	for _, r := range s.before.Readers {
-		earlier[r.readerKey] = r
+		earlier[r.ReaderKey] = r
 	}
 	seconds := s.elapsed.Seconds()
 	for _, r := range s.after.Readers {
-		was := earlier[r.readerKey]
-		if r.Rows < was.Rows { // it left and came anew
-			was = reader{}
-		}
+		r = r.Since(earlier[r.ReaderKey])
 		streams := float64(max(r.Streams, 1))
 		ru := readerUsage{
-			readerKey: r.readerKey, Streams: r.Streams,
-			RowsPerSecond: float64(r.Rows-was.Rows) / seconds, BytesPerSecond: float64(r.Bytes-was.Bytes) / seconds,
-			Blocked: min(float64(r.ClientMS-was.ClientMS)/1000/seconds/streams, 1), AtWork: min(float64(r.NodeMS-was.NodeMS)/1000/seconds/streams, 1),
+			ReaderKey: r.ReaderKey, Streams: r.Streams, RowsPerSecond: float64(r.Rows) / seconds, BytesPerSecond: float64(r.Bytes) / seconds,
+			Blocked: min(float64(r.ClientMS)/1000/seconds/streams, 1), AtWork: min(float64(r.NodeMS)/1000/seconds/streams, 1),
 		}
 		u.RowsPerSecond += ru.RowsPerSecond
 		u.BytesPerSecond += ru.BytesPerSecond

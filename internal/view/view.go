@@ -1,7 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package view says in a few words what the status of a DataCache says, for the pages, the commands and the manager alike.
+// Package view has what pages, commands and the manager say alike of a DataCache: its status in a few words, and the readers that a head's
+// /status lists.
 package view
 
 import (
