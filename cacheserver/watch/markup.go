@@ -13,7 +13,7 @@ import (
 )
 
 // markup writes the HTML of the page. The zero value is empty. It takes the place of html/template, which calls methods by name: a
-// program that links it keeps all methods of all types, 20 MB in cacheserver.
+// program that links it keeps all exported methods of all its types, such as all of the S3 SDK (docs/adr/0025-pages-are-drawn-by-the-servers.md).
 type markup struct{ strings.Builder }
 
 // add writes HTML, in which {} stands for the next value. Values are escaped, for text and for attributes in double quotes. It panics unless
