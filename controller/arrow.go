@@ -20,7 +20,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // arrowEngine keeps a table as Arrow record batches in the pods of a LeaderWorkerSet: each group is a copy of the table, with the
@@ -104,7 +104,7 @@ func (e *arrowEngine) createSecret(ctx context.Context, dc *v1alpha1.DataCache) 
 // observe queries every running head; if none answers, it derives the status from the pods.
 func (e *arrowEngine) observe(ctx context.Context, dc *v1alpha1.DataCache) (observation, error) {
 	out := observation{
-		endpoint: fmt.Sprintf("grpc://%s.%s:%d", inject.ServiceName(dc.Name), dc.Namespace, inject.FlightPort),
+		endpoint: fmt.Sprintf("grpc://%s.%s:%d", wellknown.ServiceName(dc.Name), dc.Namespace, wellknown.FlightPort),
 		selector: labels.SelectorFromSet(headSelector(dc)).String(),
 	}
 	set, err := e.find(ctx, dc)
@@ -165,7 +165,7 @@ func (e *arrowEngine) pods(ctx context.Context, dc *v1alpha1.DataCache) ([]*core
 // find returns the cache's LeaderWorkerSet; nil if there is none, or only one that is not ours.
 func (e *arrowEngine) find(ctx context.Context, dc *v1alpha1.DataCache) (*lws.LeaderWorkerSet, error) {
 	set := &lws.LeaderWorkerSet{}
-	err := e.client.Get(ctx, types.NamespacedName{Namespace: dc.Namespace, Name: inject.CacheName(dc.Name)}, set)
+	err := e.client.Get(ctx, types.NamespacedName{Namespace: dc.Namespace, Name: wellknown.CacheName(dc.Name)}, set)
 	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(set, dc) {
 		return nil, nil // not found is not an error
 	}
@@ -190,7 +190,7 @@ func (e *arrowEngine) release(ctx context.Context, dc *v1alpha1.DataCache) error
 func (e *arrowEngine) releaseOrphan(ctx context.Context, cache types.NamespacedName) error {
 	e.losses.Delete(cache)
 	set := &lws.LeaderWorkerSet{}
-	err := e.client.Get(ctx, types.NamespacedName{Namespace: cache.Namespace, Name: inject.CacheName(cache.Name)}, set)
+	err := e.client.Get(ctx, types.NamespacedName{Namespace: cache.Namespace, Name: wellknown.CacheName(cache.Name)}, set)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -205,7 +205,7 @@ func (e *arrowEngine) releaseOrphan(ctx context.Context, cache types.NamespacedN
 
 // isOrphan reports whether a LeaderWorkerSet was made for a DataCache with the name and has no owner any more.
 func isOrphan(set *lws.LeaderWorkerSet, cache string) bool {
-	return set.Labels[LabelManagedBy] == ManagedBy && set.Labels[inject.LabelCache] == cache && len(set.OwnerReferences) == 0
+	return set.Labels[LabelManagedBy] == ManagedBy && set.Labels[wellknown.LabelCache] == cache && len(set.OwnerReferences) == 0
 }
 
 // deleteSet deletes in the foreground: the set exists until its pods are gone, so that a cache that is wanted again does not collide

@@ -17,9 +17,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/tracing"
 	"github.com/kubeflow/datacache/internal/view"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 const (
@@ -38,7 +38,7 @@ func dialPod(ctx context.Context, pod *corev1.Pod) (net.Conn, error) {
 	if pod.Status.PodIP == "" {
 		return nil, errors.New("the pod has no address yet")
 	}
-	return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(inject.HTTPPort)))
+	return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(wellknown.HTTPPort)))
 }
 
 // headStatus is the part of a head's /status (docs/contract.md) that the controller uses.
@@ -96,7 +96,7 @@ func (h heads) ask(ctx context.Context, pod *corev1.Pod) (_ *headStatus, err err
 		// There may be many hundreds of heads, each queried every few seconds: connections are not kept. Proxies are not used.
 		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return h.dial(ctx, pod) }},
 	}
-	url := fmt.Sprintf("http://%s:%d/status", pod.Name, inject.HTTPPort)
+	url := fmt.Sprintf("http://%s:%d/status", pod.Name, wellknown.HTTPPort)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("ask head %s: %w", pod.Name, err)

@@ -16,7 +16,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // terminationGrace is the server's --grace (20 s for running streams) plus some seconds to exit.
@@ -41,7 +41,7 @@ type serverConfig struct {
 // (leaderworkerset_controller.go:293).
 func leaderWorkerSet(dc *v1alpha1.DataCache, server serverConfig) (*lws.LeaderWorkerSet, error) {
 	arrow := dc.Spec.Arrow
-	meta := owned(dc, inject.CacheName(dc.Name))
+	meta := owned(dc, wellknown.CacheName(dc.Name))
 	hash, err := podSettingsHash(dc)
 	if err != nil {
 		return nil, err
@@ -140,8 +140,8 @@ func podTemplate(dc *v1alpha1.DataCache, role string, server serverConfig, conta
 	volumes := readThrough(dc, server, &container)
 	labels := cacheLabels(dc)
 	maps.Copy(labels, podsOf(dc, role))
-	if unique, ok := dc.Labels[inject.LabelPlacement]; ok {
-		labels[inject.LabelPlacement] = unique
+	if unique, ok := dc.Labels[wellknown.LabelPlacement]; ok {
+		labels[wellknown.LabelPlacement] = unique
 	}
 	// A sidecar injected into user namespaces would add nothing (plain gRPC to the pods' own names) and would block the ports until
 	// it is ready.
@@ -152,7 +152,7 @@ func podTemplate(dc *v1alpha1.DataCache, role string, server serverConfig, conta
 			Containers:                    []corev1.Container{container},
 			Volumes:                       volumes,
 			ImagePullSecrets:              server.secrets,
-			ServiceAccountName:            inject.CacheName(dc.Name),
+			ServiceAccountName:            wellknown.CacheName(dc.Name),
 			AutomountServiceAccountToken:  new(false),
 			EnableServiceLinks:            new(false),
 			TerminationGracePeriodSeconds: new(int64(terminationGrace)),
@@ -172,8 +172,8 @@ func cacheContainer(dc *v1alpha1.DataCache, role string, env []corev1.EnvVar, re
 		Args: []string{role},
 		Env:  env,
 		Ports: []corev1.ContainerPort{
-			{Name: flightPort, ContainerPort: inject.FlightPort, Protocol: corev1.ProtocolTCP},
-			{Name: httpPort, ContainerPort: inject.HTTPPort, Protocol: corev1.ProtocolTCP},
+			{Name: flightPort, ContainerPort: wellknown.FlightPort, Protocol: corev1.ProtocolTCP},
+			{Name: httpPort, ContainerPort: wellknown.HTTPPort, Protocol: corev1.ProtocolTCP},
 		},
 		Resources: resources,
 		// A server answers /healthz as soon as it starts, even while it loads or after a failure; one that does not is stuck.
@@ -190,7 +190,7 @@ func cacheContainer(dc *v1alpha1.DataCache, role string, env []corev1.EnvVar, re
 		container.EnvFrom = append(container.EnvFrom, corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: keys.SecretRef}})
 	}
 	if role == RoleHead {
-		pin := corev1.LocalObjectReference{Name: inject.CacheName(dc.Name)}
+		pin := corev1.LocalObjectReference{Name: wellknown.CacheName(dc.Name)}
 		container.EnvFrom = append(container.EnvFrom, corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: pin}})
 	}
 	return container

@@ -21,7 +21,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // TestStrands checks which pods on machines that are not ready are deleted without grace period, and what is said of them.
@@ -151,7 +151,7 @@ func engineOfLost(t *testing.T, dc *v1alpha1.DataCache) (e *arrowEngine, asked *
 		}
 		pod := cachePod(role, fmt.Sprintf("reviews-cache-0-%d", i), func(pod *corev1.Pod) {
 			pod.Namespace, pod.Spec.NodeName, pod.Status.Phase = dc.Namespace, machine, corev1.PodRunning
-			pod.Labels[inject.LabelCache], pod.Labels[lws.GroupIndexLabelKey], pod.Labels[lws.WorkerIndexLabelKey] = dc.Name, "0", strconv.Itoa(i)
+			pod.Labels[wellknown.LabelCache], pod.Labels[lws.GroupIndexLabelKey], pod.Labels[lws.WorkerIndexLabelKey] = dc.Name, "0", strconv.Itoa(i)
 		})
 		objects = append(objects, pod)
 	}

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // Port names, the same on pods and Services.
@@ -40,7 +40,7 @@ func desiredObjects(dc *v1alpha1.DataCache, watchers []networkingv1.NetworkPolic
 // webhooks of cloud providers add their own tokens according to its annotations.
 func cacheAccount(dc *v1alpha1.DataCache) *corev1.ServiceAccount {
 	account := &corev1.ServiceAccount{
-		ObjectMeta:                   owned(dc, inject.CacheName(dc.Name)),
+		ObjectMeta:                   owned(dc, wellknown.CacheName(dc.Name)),
 		AutomountServiceAccountToken: new(false),
 	}
 	account.Annotations = dc.Spec.Arrow.ServiceAccount.Annotations
@@ -57,7 +57,7 @@ func settings(dc *v1alpha1.DataCache) *corev1.ConfigMap {
 	if err != nil {
 		panic(err) // names and numbers can always be encoded
 	}
-	config := &corev1.ConfigMap{ObjectMeta: owned(dc, inject.CacheName(dc.Name)), Data: map[string]string{sharingKey: string(text)}}
+	config := &corev1.ConfigMap{ObjectMeta: owned(dc, wellknown.CacheName(dc.Name)), Data: map[string]string{sharingKey: string(text)}}
 	if dc.Status.Snapshot != "" {
 		config.Data[envPin] = dc.Status.Snapshot
 	}
@@ -78,7 +78,7 @@ func mountSharing(dc *v1alpha1.DataCache, pod *corev1.PodSpec) {
 	container.Env = append(container.Env, variable(envSharing, sharingMount+"/"+sharingFile))
 	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: sharingVolume, MountPath: sharingMount, ReadOnly: true})
 	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: sharingVolume, VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-		LocalObjectReference: corev1.LocalObjectReference{Name: inject.CacheName(dc.Name)},
+		LocalObjectReference: corev1.LocalObjectReference{Name: wellknown.CacheName(dc.Name)},
 		Items:                []corev1.KeyToPath{{Key: sharingKey, Path: sharingFile}},
 	}}})
 }
@@ -87,7 +87,7 @@ func mountSharing(dc *v1alpha1.DataCache, pod *corev1.PodSpec) {
 // waiting step and people can read its /status; with several copies only ready ones.
 func cacheService(dc *v1alpha1.DataCache) *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: owned(dc, inject.ServiceName(dc.Name)),
+		ObjectMeta: owned(dc, wellknown.ServiceName(dc.Name)),
 		Spec: corev1.ServiceSpec{
 			Type:                     corev1.ServiceTypeClusterIP,
 			Selector:                 podsOf(dc, RoleHead),
@@ -101,7 +101,7 @@ func servicePorts() []corev1.ServicePort {
 	port := func(name string, number int32) corev1.ServicePort {
 		return corev1.ServicePort{Name: name, Port: number, TargetPort: intstr.FromString(name), Protocol: corev1.ProtocolTCP}
 	}
-	return []corev1.ServicePort{port(flightPort, inject.FlightPort), port(httpPort, inject.HTTPPort)}
+	return []corev1.ServicePort{port(flightPort, wellknown.FlightPort), port(httpPort, wellknown.HTTPPort)}
 }
 
 // cachePolicy admits, besides the cache's own pods, those that may use it (anyone who reaches the head can read the table), and watchers,
@@ -115,13 +115,13 @@ func cachePolicy(dc *v1alpha1.DataCache, watchers []networkingv1.NetworkPolicyPe
 		users = append(users, networkingv1.NetworkPolicyPeer{NamespaceSelector: access.Selector})
 	}
 	return &networkingv1.NetworkPolicy{
-		ObjectMeta: owned(dc, inject.CacheName(dc.Name)),
+		ObjectMeta: owned(dc, wellknown.CacheName(dc.Name)),
 		Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: metav1.LabelSelector{MatchLabels: podsOf(dc, "")},
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
 			Ingress: []networkingv1.NetworkPolicyIngressRule{
-				{From: users, Ports: policyPorts(inject.FlightPort, inject.HTTPPort)},
-				{From: watchers, Ports: policyPorts(inject.HTTPPort)},
+				{From: users, Ports: policyPorts(wellknown.FlightPort, wellknown.HTTPPort)},
+				{From: watchers, Ports: policyPorts(wellknown.HTTPPort)},
 			},
 		},
 	}
@@ -145,7 +145,7 @@ func policyPorts(numbers ...int32) []networkingv1.NetworkPolicyPort {
 // that are not ready may always be evicted, since they serve no rows.
 func cacheBudget(dc *v1alpha1.DataCache) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
-		ObjectMeta: owned(dc, inject.CacheName(dc.Name)),
+		ObjectMeta: owned(dc, wellknown.CacheName(dc.Name)),
 		Spec: policyv1.PodDisruptionBudgetSpec{
 			MaxUnavailable:             new(intstr.FromInt32(1)),
 			Selector:                   &metav1.LabelSelector{MatchLabels: podsOf(dc, "")},

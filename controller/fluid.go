@@ -20,6 +20,7 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/admit"
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // fluidEngine caches files with Fluid: a Dataset with a runtime, for which Fluid makes a claim of the DataCache's name. Only the files
@@ -143,7 +144,7 @@ func leftover(kind string, object client.Object, earlier bool) error {
 // isOurs reports whether an object was made for a DataCache of this name, maybe an earlier one.
 func isOurs(object client.Object, cache string) bool {
 	labels := object.GetLabels()
-	return labels[LabelManagedBy] == ManagedBy && labels[inject.LabelCache] == cache
+	return labels[LabelManagedBy] == ManagedBy && labels[wellknown.LabelCache] == cache
 }
 
 func (e *fluidEngine) provideRuntime(ctx context.Context, dc *v1alpha1.DataCache, set *fluid.Dataset) error {

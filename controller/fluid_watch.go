@@ -18,7 +18,7 @@ import (
 	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // fluidWatches starts to watch Fluid's kinds when the first cache needs them: an informer of a kind that does not exist would never sync, and
@@ -64,7 +64,7 @@ func (w *fluidWatches) any() bool {
 // cacheOfFluid maps an object of Fluid to the DataCache that it was made for.
 func cacheOfFluid(_ context.Context, object client.Object) []reconcile.Request {
 	labels := object.GetLabels()
-	name := labels[inject.LabelCache]
+	name := labels[wellknown.LabelCache]
 	if name == "" || labels[LabelManagedBy] != ManagedBy {
 		return nil
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/runtimes"
 	"github.com/kubeflow/datacache/internal/view"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // jobReconciler gives a TrainJob its cache: a DataCache of its own, or Services that point to existing ones. cacheReconciler handles
@@ -158,7 +159,7 @@ func requestOf(job *trainer.TrainJob, step inject.Step) (*inject.Request, error)
 
 // join makes the job a user of the only DataCache that it uses.
 func (r *jobReconciler) join(ctx context.Context, job *trainer.TrainJob, key types.NamespacedName) error {
-	event, err := r.joinAt(ctx, job, inject.ServiceName(job.Name), key, true)
+	event, err := r.joinAt(ctx, job, wellknown.ServiceName(job.Name), key, true)
 	if event != nil {
 		r.events.recordOnce(job, event)
 	}
@@ -227,7 +228,7 @@ func (r *jobReconciler) share(ctx context.Context, job *trainer.TrainJob, reques
 	if err != nil {
 		return err
 	}
-	event, err := r.use(ctx, job, inject.ServiceName(job.Name), dc)
+	event, err := r.use(ctx, job, wellknown.ServiceName(job.Name), dc)
 	if event != nil {
 		r.events.recordOnce(job, event)
 	}
@@ -245,7 +246,7 @@ func isShared(dc *v1alpha1.DataCache, request *inject.Request) bool {
 // use maintains the Service that points the job to the cache, and returns the event that says so. If the cache's own Service has the name, it
 // serves the purpose, and there is nothing to say.
 func (r *jobReconciler) use(ctx context.Context, job *trainer.TrainJob, service string, dc *v1alpha1.DataCache) (*objectEvent, error) {
-	if dc.Namespace == job.Namespace && inject.ServiceName(dc.Name) == service && dc.Spec.Fluid == nil {
+	if dc.Namespace == job.Namespace && wellknown.ServiceName(dc.Name) == service && dc.Spec.Fluid == nil {
 		return nil, nil // nothing to say is no error
 	}
 	want := useService(job, service, dc, r.clusterDomain)
@@ -281,12 +282,12 @@ func (r *jobReconciler) leave(ctx context.Context, job *trainer.TrainJob, servic
 // API server, since the record may be newer than the informers.
 func (r *jobReconciler) used(ctx context.Context, job *trainer.TrainJob) (types.NamespacedName, error) {
 	for _, reader := range []client.Reader{r.client, r.live} {
-		service, err := r.service(ctx, reader, job, inject.ServiceName(job.Name))
+		service, err := r.service(ctx, reader, job, wellknown.ServiceName(job.Name))
 		if err != nil {
 			return types.NamespacedName{}, fmt.Errorf("find the cache that TrainJob %s uses: %w", qualified(job), err)
 		}
 		if service != nil {
-			return keyOf(service.Annotations[inject.AnnotationUses]), nil
+			return keyOf(service.Annotations[wellknown.AnnotationUses]), nil
 		}
 	}
 	return types.NamespacedName{}, nil
@@ -368,8 +369,8 @@ func ownCache(job *trainer.TrainJob, request *inject.Request) *v1alpha1.DataCach
 		},
 		Spec: request.Cache,
 	}
-	if unique := job.Annotations[inject.AnnotationPlacement]; unique != "" && validation.IsValidLabelValue(unique) == nil {
-		dc.Labels[inject.LabelPlacement] = unique
+	if unique := job.Annotations[wellknown.AnnotationPlacement]; unique != "" && validation.IsValidLabelValue(unique) == nil {
+		dc.Labels[wellknown.LabelPlacement] = unique
 	}
 	for _, label := range []string{labelQueue, labelPriority} {
 		if value, ok := job.Labels[label]; ok {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // TestOwnCacheFollowsItsJob checks that the pods have the labels that the job's training pods select, and the image and placement
@@ -17,7 +18,7 @@ import (
 func TestOwnCacheFollowsItsJob(t *testing.T) {
 	t.Parallel()
 	job := trainJob()
-	job.Annotations = map[string]string{inject.AnnotationPlacement: "uid-1"}
+	job.Annotations = map[string]string{wellknown.AnnotationPlacement: "uid-1"}
 	request := &inject.Request{Cache: *minimal().Spec.DeepCopy()}
 	for container, settings := range map[string]*v1alpha1.PodSettings{RoleHead: &request.Cache.Arrow.Head, RoleNode: &request.Cache.Arrow.DataNode} {
 		settings.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{
@@ -31,7 +32,7 @@ func TestOwnCacheFollowsItsJob(t *testing.T) {
 	for role, pod := range map[string]*corev1.PodTemplateSpec{
 		RoleHead: set.Spec.LeaderWorkerTemplate.LeaderTemplate, RoleNode: &set.Spec.LeaderWorkerTemplate.WorkerTemplate,
 	} {
-		if got := pod.Labels[inject.LabelPlacement]; got != "uid-1" {
+		if got := pod.Labels[wellknown.LabelPlacement]; got != "uid-1" {
 			t.Errorf("the %s has placement %q", role, got)
 		}
 		if c := pod.Spec.Containers; len(c) != 1 || c[0].Image != "registry.example/cache:1" || len(c[0].Args) != 1 || pod.Spec.NodeSelector["pool"] != "cpu" {
@@ -39,8 +40,8 @@ func TestOwnCacheFollowsItsJob(t *testing.T) {
 		}
 	}
 
-	job.Annotations[inject.AnnotationPlacement] = "no label's value!"
-	if dc := ownCache(job, request); dc.Labels[inject.LabelPlacement] != "" {
+	job.Annotations[wellknown.AnnotationPlacement] = "no label's value!"
+	if dc := ownCache(job, request); dc.Labels[wellknown.LabelPlacement] != "" {
 		t.Errorf("labels %v: the API server would refuse them", dc.Labels)
 	}
 }

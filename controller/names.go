@@ -9,29 +9,29 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // Labels and annotations of the objects that the controller makes. The manager's informers only contain objects with LabelManagedBy.
 const (
-	LabelManagedBy = inject.LabelManagedBy
-	ManagedBy      = inject.ManagedBy
+	LabelManagedBy = wellknown.LabelManagedBy
+	ManagedBy      = wellknown.ManagedBy
 
-	LabelRole = inject.LabelRole
-	RoleHead  = inject.RoleHead
-	RoleNode  = inject.RoleNode
+	LabelRole = wellknown.LabelRole
+	RoleHead  = wellknown.RoleHead
+	RoleNode  = wellknown.RoleNode
 
 	// LabelScope is ScopeNamespace on a DataCache that the controller made for all jobs of a namespace (CACHE_SCOPE=namespace).
-	LabelScope     = inject.Group + "/scope"
+	LabelScope     = wellknown.Group + "/scope"
 	ScopeNamespace = "namespace"
 
 	// AnnotationRetry makes a failed DataCache retry at once, each time that its value changes.
-	AnnotationRetry = inject.Group + "/retry"
+	AnnotationRetry = wellknown.Group + "/retry"
 
 	// annotationPodSettings on a LeaderWorkerSet is the podSettingsHash of its pod template.
-	annotationPodSettings = inject.Group + "/pod-settings"
+	annotationPodSettings = wellknown.Group + "/pod-settings"
 	// annotationApplied lists the annotations that the controller wrote, so that it can remove those that are no longer wanted.
-	annotationApplied = inject.Group + "/applied-annotations"
+	annotationApplied = wellknown.Group + "/applied-annotations"
 
 	// labelQueue and labelPriority put a cache's pods into the Kueue queue of the job that they are for.
 	labelQueue    = "kueue.x-k8s.io/queue-name"
@@ -47,13 +47,13 @@ func cacheLabels(dc *v1alpha1.DataCache) map[string]string {
 		"app.kubernetes.io/name":     ManagedBy,
 		"app.kubernetes.io/instance": dc.Name,
 		LabelManagedBy:               ManagedBy,
-		inject.LabelCache:            dc.Name,
+		wellknown.LabelCache:         dc.Name,
 	}
 }
 
 // podsOf selects a cache's pods: of one role, or of all where role is empty.
 func podsOf(dc *v1alpha1.DataCache, role string) map[string]string {
-	labels := map[string]string{inject.LabelCache: dc.Name}
+	labels := map[string]string{wellknown.LabelCache: dc.Name}
 	if role != "" {
 		labels[LabelRole] = role
 	}
@@ -62,13 +62,13 @@ func podsOf(dc *v1alpha1.DataCache, role string) map[string]string {
 
 // headSelector selects a cache's heads by the labels that LeaderWorkerSet sets, which its autoscalers use too.
 func headSelector(dc *v1alpha1.DataCache) map[string]string {
-	return map[string]string{lws.SetNameLabelKey: inject.CacheName(dc.Name), lws.WorkerIndexLabelKey: "0"}
+	return map[string]string{lws.SetNameLabelKey: wellknown.CacheName(dc.Name), lws.WorkerIndexLabelKey: "0"}
 }
 
 // secretName differs for a DataCache that is recreated with the same name, so that an old key is never used for a new cache.
 func secretName(dc *v1alpha1.DataCache) string {
 	uid := string(dc.UID)
-	return inject.CacheName(dc.Name) + "-" + uid[:min(8, len(uid))]
+	return wellknown.CacheName(dc.Name) + "-" + uid[:min(8, len(uid))]
 }
 
 // owned returns the metadata of an object that is garbage collected with its DataCache.

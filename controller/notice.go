@@ -24,6 +24,7 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/view"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 const (
@@ -109,11 +110,11 @@ func (r *noticeReconciler) notice(ctx context.Context, key types.NamespacedName)
 // cacheOf is the only DataCache that a TrainJob uses.
 func (r *noticeReconciler) cacheOf(ctx context.Context, job types.NamespacedName) (types.NamespacedName, error) {
 	service := &corev1.Service{}
-	err := r.client.Get(ctx, types.NamespacedName{Namespace: job.Namespace, Name: inject.ServiceName(job.Name)}, service)
+	err := r.client.Get(ctx, types.NamespacedName{Namespace: job.Namespace, Name: wellknown.ServiceName(job.Name)}, service)
 	if client.IgnoreNotFound(err) != nil {
 		return job, fmt.Errorf("get the Service of TrainJob %s: %w", job, err)
 	}
-	if used := service.Annotations[inject.AnnotationUses]; used != "" {
+	if used := service.Annotations[wellknown.AnnotationUses]; used != "" {
 		return keyOf(used), nil
 	}
 	return job, nil
@@ -149,7 +150,7 @@ func sendNotice(ctx context.Context, dial Dial, pod *corev1.Pod, notice string) 
 			return dial(ctx, pod)
 		}},
 	}
-	url := fmt.Sprintf("http://%s:%d%s", pod.Name, inject.HTTPPort, noticePath)
+	url := fmt.Sprintf("http://%s:%d%s", pod.Name, wellknown.HTTPPort, noticePath)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(notice))
 	if err != nil {
 		return fmt.Errorf("tell pod %s: %w", pod.Name, err)
@@ -171,12 +172,12 @@ const noticePath = "/notice"
 // isStep reports whether a pod belongs to a step that waits for a cache.
 func isStep(pod client.Object) bool {
 	labels := pod.GetLabels()
-	return labels[inject.LabelJobSet] != "" && labels[inject.LabelReplicatedJob] == inject.StepName
+	return labels[wellknown.LabelJobSet] != "" && labels[wellknown.LabelReplicatedJob] == wellknown.StepName
 }
 
 // jobOfStep is the TrainJob to which a step's pod belongs.
 func jobOfStep(pod client.Object) types.NamespacedName {
-	return types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.GetLabels()[inject.LabelJobSet]}
+	return types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.GetLabels()[wellknown.LabelJobSet]}
 }
 
 // stepOfJob indexes the pods of steps by their TrainJob's name.

@@ -26,6 +26,7 @@ import (
 	"github.com/kubeflow/datacache/internal/diagnose"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/runtimes"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 const (
@@ -217,7 +218,7 @@ func (r *jobReader) List(ctx context.Context, list client.ObjectList, options ..
 		list.Items = append(list.Items, events...)
 		return err
 	case *batchv1.JobList:
-		name, _ := o.LabelSelector.RequiresExactMatch(inject.LabelJobSet)
+		name, _ := o.LabelSelector.RequiresExactMatch(wellknown.LabelJobSet)
 		return r.jobs(ctx, types.NamespacedName{Namespace: o.Namespace, Name: name}, list)
 	}
 	return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("%T: the manager does not list them", list))

@@ -19,7 +19,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // TestNoEventStorm checks how often a TrainJob that waits is looked at, and that its events become rare, although what it waits for
@@ -92,9 +92,9 @@ func TestNoEventStorm(t *testing.T) {
 
 // waitingJob returns a TrainJob with a cache, and its runtime.
 func waitingJob() (*trainer.TrainJob, *trainer.ClusterTrainingRuntime) {
-	step := jobset.ReplicatedJob{Name: inject.StepName}
-	step.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: inject.StepName}}
-	twin := &trainer.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-data-cache", Labels: map[string]string{inject.LabelGate: "true"}}}
+	step := jobset.ReplicatedJob{Name: wellknown.StepName}
+	step.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: wellknown.StepName}}
+	twin := &trainer.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-data-cache", Labels: map[string]string{wellknown.LabelGate: "true"}}}
 	twin.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{step}
 	job := trainJob()
 	job.Spec.RuntimeRef = trainer.RuntimeRef{Name: twin.Name}

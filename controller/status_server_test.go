@@ -16,14 +16,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // TestOnlyItsStepsAreAnswered checks that the state of a cache is told only to a step of its namespace.
 func TestOnlyItsStepsAreAnswered(t *testing.T) {
 	pod := func(namespace string, uid types.UID, replicatedJob string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: string(uid), UID: uid, Labels: map[string]string{inject.LabelJobSet: "train", inject.LabelReplicatedJob: replicatedJob},
+			Namespace: namespace, Name: string(uid), UID: uid, Labels: map[string]string{wellknown.LabelJobSet: "train", wellknown.LabelReplicatedJob: replicatedJob},
 		}}
 	}
 	dc := files()
@@ -39,7 +39,7 @@ func TestOnlyItsStepsAreAnswered(t *testing.T) {
 		}
 	}
 	objects := fake.NewClientBuilder().WithScheme(scheme).WithObjects(dc,
-		pod("team-a", "step", inject.StepName), pod("team-a", "training", "node"), pod("team-b", "foreign", inject.StepName)).Build()
+		pod("team-a", "step", wellknown.StepName), pod("team-a", "training", "node"), pod("team-b", "foreign", wellknown.StepName)).Build()
 	s := &statusServer{caches: objects, live: objects}
 	for query, want := range map[string]int{
 		"?pod=step": http.StatusOK, "?pod=training": http.StatusForbidden, "?pod=foreign": http.StatusForbidden, "?pod=": http.StatusForbidden, "": http.StatusForbidden,

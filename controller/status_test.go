@@ -17,7 +17,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 var noon = metav1.NewTime(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
@@ -37,7 +37,7 @@ type podChange func(*corev1.Pod)
 
 func cachePod(role, name string, changes ...podChange) *corev1.Pod {
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "team-a", Labels: map[string]string{inject.LabelCache: "reviews", LabelRole: role}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "team-a", Labels: map[string]string{wellknown.LabelCache: "reviews", LabelRole: role}},
 		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
 	}
 	for _, change := range changes {

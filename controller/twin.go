@@ -24,11 +24,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // annotationContent on a twin is the hash of the content with which it was created. Contents can't be compared directly, since the
 // API server adds defaults.
-const annotationContent = inject.Group + "/content"
+const annotationContent = wellknown.Group + "/content"
 
 // twinReconciler maintains, for every runtime of one kind that is not ours, a twin named <name>-data-cache that contains the waiting
 // step. The step's settings are the platform's, the same for all twins.
@@ -52,11 +53,11 @@ func (r *twinReconciler) reconcile(ctx context.Context, key types.NamespacedName
 	if err != nil {
 		return err
 	}
-	twin, err := r.find(ctx, types.NamespacedName{Namespace: key.Namespace, Name: inject.TwinName(key.Name)})
+	twin, err := r.find(ctx, types.NamespacedName{Namespace: key.Namespace, Name: wellknown.TwinName(key.Name)})
 	if err != nil {
 		return err
 	}
-	if twin != nil && twin.GetAnnotations()[inject.AnnotationTwinOf] != key.Name {
+	if twin != nil && twin.GetAnnotations()[wellknown.AnnotationTwinOf] != key.Name {
 		return r.clash(source, twin)
 	}
 	if !wantsTwin(source) {
@@ -74,8 +75,8 @@ func (r *twinReconciler) reconcile(ctx context.Context, key types.NamespacedName
 // wantsTwin is false for a runtime that is gone (nil), contains the waiting step, is itself a twin, or is labelled to have none.
 func wantsTwin(source client.Object) bool {
 	return source != nil && source.GetDeletionTimestamp() == nil &&
-		source.GetLabels()[inject.LabelDerive] != "false" &&
-		source.GetAnnotations()[inject.AnnotationTwinOf] == "" &&
+		source.GetLabels()[wellknown.LabelDerive] != "false" &&
+		source.GetAnnotations()[wellknown.AnnotationTwinOf] == "" &&
 		!inject.HasGate(source.GetLabels(), specOf(source))
 }
 
@@ -87,7 +88,7 @@ func (r *twinReconciler) twinOf(source client.Object) (client.Object, error) {
 		return nil, err
 	}
 	twin := newRuntime(r.kind)
-	twin.SetName(inject.TwinName(source.GetName()))
+	twin.SetName(wellknown.TwinName(source.GetName()))
 	twin.SetNamespace(source.GetNamespace())
 	twin.SetLabels(twinLabels(source.GetLabels()))
 	*specOf(twin) = *spec
@@ -95,7 +96,7 @@ func (r *twinReconciler) twinOf(source client.Object) (client.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	twin.SetAnnotations(map[string]string{inject.AnnotationTwinOf: source.GetName(), annotationContent: hash})
+	twin.SetAnnotations(map[string]string{wellknown.AnnotationTwinOf: source.GetName(), annotationContent: hash})
 	return twin, nil
 }
 
@@ -157,7 +158,7 @@ func (r *twinReconciler) write(ctx context.Context, source, have, want client.Ob
 func (r *twinReconciler) installation(ctx context.Context) (metav1.OwnerReference, error) {
 	crd := &metav1.PartialObjectMetadata{}
 	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
-	if err := r.live.Get(ctx, client.ObjectKey{Name: "datacaches." + inject.Group}, crd); err != nil {
+	if err := r.live.Get(ctx, client.ObjectKey{Name: "datacaches." + wellknown.Group}, crd); err != nil {
 		return metav1.OwnerReference{}, fmt.Errorf("get the CRD of DataCaches, which owns twins: %w", err)
 	}
 	apiVersion, kind := crd.GroupVersionKind().ToAPIVersionAndKind()

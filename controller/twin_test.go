@@ -17,6 +17,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 func source(changes ...func(*trainer.TrainingRuntime)) *trainer.TrainingRuntime {
@@ -51,10 +52,10 @@ func TestWantsTwin(t *testing.T) {
 		"gone":          {nil, false},
 		"ordinary":      {source(), true},
 		"being deleted": {source(func(r *trainer.TrainingRuntime) { r.DeletionTimestamp = &noon }), false},
-		"wants none":    {source(labelled(inject.LabelDerive, "false")), false},
-		"asks for one":  {source(labelled(inject.LabelDerive, "true")), true},
-		"a twin itself": {source(func(r *trainer.TrainingRuntime) { r.Annotations = map[string]string{inject.AnnotationTwinOf: "x"} }), false},
-		"has our gate": {source(labelled(inject.LabelGate, "true"), func(r *trainer.TrainingRuntime) {
+		"wants none":    {source(labelled(wellknown.LabelDerive, "false")), false},
+		"asks for one":  {source(labelled(wellknown.LabelDerive, "true")), true},
+		"a twin itself": {source(func(r *trainer.TrainingRuntime) { r.Annotations = map[string]string{wellknown.AnnotationTwinOf: "x"} }), false},
+		"has our gate": {source(labelled(wellknown.LabelGate, "true"), func(r *trainer.TrainingRuntime) {
 			twin, err := inject.Twin(&r.Spec, inject.Gate{Image: "gate"})
 			if err != nil {
 				t.Error(err)
@@ -88,11 +89,11 @@ func TestTwinOf(t *testing.T) {
 	if got := qualified(first); got != "team-a/torch-data-cache" {
 		t.Errorf("twin is %s, want team-a/torch-data-cache", got)
 	}
-	want := map[string]string{"trainer.kubeflow.org/framework": "torch", inject.LabelGate: "true", LabelManagedBy: ManagedBy}
+	want := map[string]string{"trainer.kubeflow.org/framework": "torch", wellknown.LabelGate: "true", LabelManagedBy: ManagedBy}
 	if diff := cmp.Diff(want, first.GetLabels()); diff != "" {
 		t.Errorf("labels differ (-want +got):\n%s", diff)
 	}
-	if len(first.GetOwnerReferences()) > 0 || first.GetAnnotations()[inject.AnnotationTwinOf] != "torch" {
+	if len(first.GetOwnerReferences()) > 0 || first.GetAnnotations()[wellknown.AnnotationTwinOf] != "torch" {
 		t.Errorf("twin has owners %v and annotations %v, want none and its source's name", first.GetOwnerReferences(), first.GetAnnotations())
 	}
 	content := func(twin client.Object) string { return twin.GetAnnotations()[annotationContent] }

@@ -19,6 +19,7 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/admit"
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // Names of the informers' field indexes.
@@ -32,14 +33,14 @@ const (
 )
 
 func cacheOfPod(object client.Object) []string {
-	if name := object.GetLabels()[inject.LabelCache]; name != "" {
+	if name := object.GetLabels()[wellknown.LabelCache]; name != "" {
 		return []string{name}
 	}
 	return nil
 }
 
 func cacheOfService(object client.Object) []string {
-	if name := object.GetAnnotations()[inject.AnnotationUses]; name != "" {
+	if name := object.GetAnnotations()[wellknown.AnnotationUses]; name != "" {
 		return []string{name}
 	}
 	return nil
@@ -63,7 +64,7 @@ func referencesOf(object client.Object) []string {
 
 // servicesOf returns the names of the Services that may exist for a job, one for each DataCache that it uses.
 func servicesOf(job *trainer.TrainJob) []string {
-	names := []string{inject.ServiceName(job.Name)}
+	names := []string{wellknown.ServiceName(job.Name)}
 	if uses := inject.Uses(job); len(uses) > 1 {
 		for _, use := range uses[1:] {
 			names = append(names, use.Service)
@@ -79,12 +80,12 @@ func useService(job *trainer.TrainJob, name string, dc *v1alpha1.DataCache, clus
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: job.Namespace,
 			Labels:          map[string]string{LabelManagedBy: ManagedBy},
-			Annotations:     map[string]string{inject.AnnotationUses: qualified(dc)},
+			Annotations:     map[string]string{wellknown.AnnotationUses: qualified(dc)},
 			OwnerReferences: []metav1.OwnerReference{jobReference(job, true)},
 		},
 		Spec: corev1.ServiceSpec{
 			Type:         corev1.ServiceTypeExternalName,
-			ExternalName: fmt.Sprintf("%s.%s.svc.%s", inject.ServiceName(dc.Name), dc.Namespace, clusterDomain),
+			ExternalName: fmt.Sprintf("%s.%s.svc.%s", wellknown.ServiceName(dc.Name), dc.Namespace, clusterDomain),
 			Ports:        servicePorts(),
 		},
 	}

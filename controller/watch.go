@@ -20,6 +20,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // phaseChanged passes events that change a TrainJob's phase, and not those that only change the counts of its pods.
@@ -60,7 +61,7 @@ func request(key types.NamespacedName) reconcile.Request {
 }
 
 func cacheRequestOfPod(_ context.Context, pod client.Object) []reconcile.Request {
-	name := pod.GetLabels()[inject.LabelCache]
+	name := pod.GetLabels()[wellknown.LabelCache]
 	if name == "" {
 		return nil
 	}
@@ -70,15 +71,15 @@ func cacheRequestOfPod(_ context.Context, pod client.Object) []reconcile.Request
 // cacheOfOrphan maps a LeaderWorkerSet without an owner to the DataCache that it was made for.
 func cacheOfOrphan(_ context.Context, object client.Object) []reconcile.Request {
 	set, ok := object.(*lws.LeaderWorkerSet)
-	if !ok || !isOrphan(set, set.Labels[inject.LabelCache]) {
+	if !ok || !isOrphan(set, set.Labels[wellknown.LabelCache]) {
 		return nil
 	}
-	return []reconcile.Request{request(types.NamespacedName{Namespace: set.Namespace, Name: set.Labels[inject.LabelCache]})}
+	return []reconcile.Request{request(types.NamespacedName{Namespace: set.Namespace, Name: set.Labels[wellknown.LabelCache]})}
 }
 
 // usedCache maps a job's Service to the DataCache that it points to.
 func usedCache(_ context.Context, service client.Object) []reconcile.Request {
-	name := service.GetAnnotations()[inject.AnnotationUses]
+	name := service.GetAnnotations()[wellknown.AnnotationUses]
 	if name == "" {
 		return nil
 	}
@@ -132,7 +133,7 @@ func jobsOfCache(reader client.Reader) handler.MapFunc {
 func sourceRequests(_ context.Context, runtime client.Object) []reconcile.Request {
 	key := client.ObjectKeyFromObject(runtime)
 	requests := []reconcile.Request{request(key)}
-	if source, ok := inject.SourceName(key.Name); ok {
+	if source, ok := wellknown.SourceName(key.Name); ok {
 		requests = append(requests, request(types.NamespacedName{Namespace: key.Namespace, Name: source}))
 	}
 	return requests
@@ -145,7 +146,7 @@ func (r *twinReconciler) sourceOfJob(_ context.Context, object client.Object) []
 		return nil
 	}
 	ref := inject.RuntimeRef(job)
-	source, ok := inject.SourceName(ref.Name)
+	source, ok := wellknown.SourceName(ref.Name)
 	if !ok || *ref.Kind != r.kind {
 		return nil
 	}

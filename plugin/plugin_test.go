@@ -21,6 +21,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // inner records its arguments; test/plugin uses Trainer's own runtimes instead.
@@ -71,7 +72,7 @@ func twinOf(t *testing.T, source *trainer.TrainingRuntime) *trainer.TrainingRunt
 	if err != nil {
 		t.Fatal(err)
 	}
-	twin.Name, twin.Labels, twin.Spec = inject.TwinName(source.Name), inject.TwinLabels(source.Labels), *spec
+	twin.Name, twin.Labels, twin.Spec = wellknown.TwinName(source.Name), inject.TwinLabels(source.Labels), *spec
 	return twin
 }
 
@@ -95,7 +96,7 @@ func jobSet(job *trainer.TrainJob, zone bool) *jobset.JobSet {
 	if zone {
 		training.Template.Spec.Template.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
 			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{PodAffinityTerm: corev1.PodAffinityTerm{
-				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{inject.LabelCache: job.Name}},
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{wellknown.LabelCache: job.Name}},
 			}}},
 		}}
 	}
@@ -108,7 +109,7 @@ func TestBuiltOnce(t *testing.T) {
 	t.Parallel()
 	job := cacheJob()
 	underived := source()
-	underived.Labels = map[string]string{inject.LabelDerive: "false"}
+	underived.Labels = map[string]string{wellknown.LabelDerive: "false"}
 	tests := map[string]struct {
 		objects []client.Object
 		runtime string // that Trainer builds from; "" for an error

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // caches completes the first argument with the names of the namespace's DataCaches.
@@ -78,7 +78,7 @@ func (t *target) servers(roles ...cobra.Completion) cobra.CompletionFunc {
 		if len(args) == 0 {
 			return roles, cobra.ShellCompDirectiveNoFileComp
 		}
-		pods, directive := t.names(cmd, &corev1.PodList{}, client.MatchingLabels{inject.LabelCache: args[0]})
+		pods, directive := t.names(cmd, &corev1.PodList{}, client.MatchingLabels{wellknown.LabelCache: args[0]})
 		return slices.Concat(roles, pods), directive
 	}
 }

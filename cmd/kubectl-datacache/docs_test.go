@@ -36,8 +36,8 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/diagnose"
 	"github.com/kubeflow/datacache/internal/doctor"
-	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/view"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // noon is when the examples of docs/kubectl.md were printed.
@@ -197,9 +197,9 @@ func doctorExample(t *testing.T, out io.Writer) error {
 
 // twin returns a runtime whose TrainJobs wait for a cache.
 func twin() *trainer.ClusterTrainingRuntime {
-	step := jobset.ReplicatedJob{Name: inject.StepName}
-	step.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: inject.StepName}}
-	rt := &trainer.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-distributed-data-cache", Labels: map[string]string{inject.LabelGate: "true"}}}
+	step := jobset.ReplicatedJob{Name: wellknown.StepName}
+	step.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: wellknown.StepName}}
+	rt := &trainer.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-distributed-data-cache", Labels: map[string]string{wellknown.LabelGate: "true"}}}
 	rt.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{step}
 	return rt
 }
@@ -258,7 +258,7 @@ func logsExample(t *testing.T, out io.Writer) error {
 	}
 	var pods []corev1.Pod
 	for _, name := range []string{"train-cache-0-1", "train-cache-0-2"} {
-		pods = append(pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, Labels: map[string]string{inject.LabelRole: inject.RoleNode}}})
+		pods = append(pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, Labels: map[string]string{wellknown.LabelRole: wellknown.RoleNode}}})
 	}
 	return (&cluster{core: core}).logs(context.WithoutCancel(t.Context()), pods, corev1.PodLogOptions{}, out)
 }

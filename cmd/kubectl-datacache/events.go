@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 func eventsCommand(at *target) *cobra.Command {
@@ -97,8 +97,8 @@ func concerns(e *corev1.Event, cache client.ObjectKey, users sets.Set[string]) b
 	if about.Kind == "DataCache" {
 		return about.Name == cache.Name
 	}
-	// Objects and pods of a cache bear its name, also those that are gone: inject.CacheName(cache) and, below it, pods' ordinals.
-	rest, found := strings.CutPrefix(about.Name, inject.CacheName(cache.Name))
+	// Objects and pods of a cache bear its name, also those that are gone: wellknown.CacheName(cache) and, below it, pods' ordinals.
+	rest, found := strings.CutPrefix(about.Name, wellknown.CacheName(cache.Name))
 	return found && strings.Trim(rest, "-0123456789") == ""
 }
 

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // gate names the step of a TrainJob that waits for its caches, as a server.
@@ -27,9 +27,9 @@ const gate = "gate"
 
 // servers returns the pods of a cache that server names, by name: a role, or one pod. There is at least one.
 func (c *cluster) servers(ctx context.Context, cache client.ObjectKey, server string) ([]corev1.Pod, error) {
-	labels, what := client.MatchingLabels{inject.LabelCache: cache.Name}, "DataCache "+cache.String()
+	labels, what := client.MatchingLabels{wellknown.LabelCache: cache.Name}, "DataCache "+cache.String()
 	if server == gate {
-		labels, what = client.MatchingLabels{inject.LabelJobSet: cache.Name, inject.LabelReplicatedJob: inject.StepName}, "TrainJob "+cache.String()
+		labels, what = client.MatchingLabels{wellknown.LabelJobSet: cache.Name, wellknown.LabelReplicatedJob: wellknown.StepName}, "TrainJob "+cache.String()
 	}
 	var pods corev1.PodList
 	if err := c.List(ctx, &pods, client.InNamespace(cache.Namespace), labels); err != nil {
@@ -38,7 +38,7 @@ func (c *cluster) servers(ctx context.Context, cache client.ObjectKey, server st
 	var names []string
 	chosen := slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
 		names = append(names, pod.Name)
-		return server != gate && server != pod.Labels[inject.LabelRole] && server != pod.Name
+		return server != gate && server != pod.Labels[wellknown.LabelRole] && server != pod.Name
 	})
 	if len(chosen) > 0 {
 		slices.SortFunc(chosen, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
@@ -60,7 +60,7 @@ func (c *cluster) heads(ctx context.Context, dc *v1alpha1.DataCache) ([]corev1.P
 	if dc.Spec.Arrow == nil {
 		return nil, errors.New("it caches files with Fluid and has no head")
 	}
-	pods, err := c.servers(ctx, client.ObjectKeyFromObject(dc), inject.RoleHead)
+	pods, err := c.servers(ctx, client.ObjectKeyFromObject(dc), wellknown.RoleHead)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (c *cluster) forward(pod *corev1.Pod, local int) (*forwarding, error) {
 		return nil, err
 	}
 	stop, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	forwarder, err := portforward.NewOnAddressesForStreaming(dialer, []string{"127.0.0.1"}, []string{fmt.Sprintf("%d:%d", local, inject.HTTPPort)}, stop, ready, io.Discard, io.Discard)
+	forwarder, err := portforward.NewOnAddressesForStreaming(dialer, []string{"127.0.0.1"}, []string{fmt.Sprintf("%d:%d", local, wellknown.HTTPPort)}, stop, ready, io.Discard, io.Discard)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 func logsCommand(at *target) *cobra.Command {
@@ -29,11 +29,11 @@ func logsCommand(at *target) *cobra.Command {
 for its caches. With several pods, each line begins with the name of its pod.`,
 		Args: one("cache"), ValidArgsFunction: at.caches,
 	}
-	cmd.Flags().StringVar(&server, "server", inject.RoleHead, "head, node (all data nodes), gate, or the name of a pod of the cache")
+	cmd.Flags().StringVar(&server, "server", wellknown.RoleHead, "head, node (all data nodes), gate, or the name of a pod of the cache")
 	cmd.Flags().BoolVarP(&options.Follow, "follow", "f", false, "go on until the pods end")
 	cmd.Flags().BoolVarP(&options.Previous, "previous", "p", false, "of the container before its last restart")
 	cmd.Flags().Int64Var(&tail, "tail", -1, "number of the last lines to begin with; -1: all")
-	complete(cmd, "server", at.servers(inject.RoleHead, inject.RoleNode, gate))
+	complete(cmd, "server", at.servers(wellknown.RoleHead, wellknown.RoleNode, gate))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if tail >= 0 {
 			options.TailLines = &tail
@@ -72,9 +72,9 @@ func (c *cluster) logs(ctx context.Context, pods []corev1.Pod, options corev1.Po
 
 // log passes each line of a pod's log to write, with its newline.
 func (c *cluster) log(ctx context.Context, pod *corev1.Pod, options corev1.PodLogOptions, write func(string) error) error {
-	options.Container = pod.Labels[inject.LabelRole]
+	options.Container = pod.Labels[wellknown.LabelRole]
 	if options.Container == "" {
-		options.Container = inject.StepName
+		options.Container = wellknown.StepName
 	}
 	stream, err := c.core.Pods(pod.Namespace).GetLogs(pod.Name, &options).Stream(ctx)
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/overview"
 	"github.com/kubeflow/datacache/internal/webpage"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 func uiCommand(at *target) *cobra.Command {
@@ -34,7 +34,7 @@ them. It prints the page's address.`,
 	cmd.Flags().IntVar(&port, "port", 0, "port of this machine; 0 takes a free one")
 	cmd.Flags().StringVar(&server, "server", "", "head (default), or the name of a data node's pod, which has a page too")
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "the caches of all namespaces")
-	complete(cmd, "server", at.servers(inject.RoleHead))
+	complete(cmd, "server", at.servers(wellknown.RoleHead))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) == 1 && all:
@@ -49,7 +49,7 @@ them. It prints the page's address.`,
 		if len(args) == 0 {
 			return c.serveCaches(cmd, c.scope(all), port)
 		}
-		return c.showServer(cmd, args[0], cmp.Or(server, inject.RoleHead), port)
+		return c.showServer(cmd, args[0], cmp.Or(server, wellknown.RoleHead), port)
 	}
 	return cmd
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/runtimes"
 	"github.com/kubeflow/datacache/internal/tracing"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // Admission mutates and validates TrainJobs. It is safe for concurrent use.
@@ -202,7 +203,7 @@ func (a *Admission) find(ctx context.Context, key client.ObjectKey) (*v1alpha1.D
 func (a *Admission) missing(ctx context.Context, namespace string, job *trainer.TrainJob) error {
 	ref := inject.RuntimeRef(job)
 	kind, name := inject.OriginalRuntime(job)
-	if ref.Name != inject.TwinName(name) {
+	if ref.Name != wellknown.TwinName(name) {
 		return nil
 	}
 	twin := ref.Name

@@ -26,6 +26,7 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/runtimes"
 	"github.com/kubeflow/datacache/internal/view"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // Finding is what was found at one step of the way from a TrainJob to its rows.
@@ -135,7 +136,7 @@ func (w *walk) runtime(ctx context.Context) (Finding, error) {
 		f.State, w.done = "the TrainJob asks for no cache", true
 	case !inject.HasGate(runtime.Labels, runtime.Spec):
 		f.State, f.Blocks = "has no step that waits for a cache: the TrainJob was created while datacache's webhook was not installed", true
-		f.Fix = "create the TrainJob anew when `kubectl get mutatingwebhookconfigurations " + inject.Group + "` finds it"
+		f.Fix = "create the TrainJob anew when `kubectl get mutatingwebhookconfigurations " + wellknown.Group + "` finds it"
 	default:
 		f.State = "has a step that waits for the cache"
 	}
@@ -214,14 +215,14 @@ func (w *walk) uses(ctx context.Context) ([]types.NamespacedName, error) {
 	}
 	own := client.ObjectKeyFromObject(w.job)
 	service := &corev1.Service{}
-	err := w.reader.Get(ctx, types.NamespacedName{Namespace: own.Namespace, Name: inject.ServiceName(own.Name)}, service)
+	err := w.reader.Get(ctx, types.NamespacedName{Namespace: own.Namespace, Name: wellknown.ServiceName(own.Name)}, service)
 	if err != nil {
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 			return []types.NamespacedName{own}, nil
 		}
 		return nil, fmt.Errorf("get the Service of TrainJob %s: %w", own, err)
 	}
-	if namespace, name, found := strings.Cut(service.Annotations[inject.AnnotationUses], "/"); found {
+	if namespace, name, found := strings.Cut(service.Annotations[wellknown.AnnotationUses], "/"); found {
 		return []types.NamespacedName{{Namespace: namespace, Name: name}}, nil
 	}
 	return []types.NamespacedName{own}, nil

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 var (
@@ -65,7 +65,7 @@ func (w *walk) suspended(ctx context.Context, f Finding) (Finding, error) {
 func (w *walk) jobs(ctx context.Context) (Finding, error) {
 	f := Finding{Subject: "Jobs of the TrainJob"}
 	var jobs batchv1.JobList
-	err := w.reader.List(ctx, &jobs, client.InNamespace(w.job.Namespace), client.MatchingLabels{inject.LabelJobSet: w.job.Name})
+	err := w.reader.List(ctx, &jobs, client.InNamespace(w.job.Namespace), client.MatchingLabels{wellknown.LabelJobSet: w.job.Name})
 	if apierrors.IsForbidden(err) {
 		f.State, f.Unseen = "you may not list them", true
 		return f, nil
@@ -166,8 +166,8 @@ func (w *walk) noJob(ctx context.Context, ended int) (Finding, error) {
 
 // step checks the pods of the step that waits for the caches: while one runs, the training does not start.
 func (w *walk) step(ctx context.Context) (Finding, error) {
-	f := Finding{Subject: "step " + inject.StepName}
-	pods, err := w.podsOf(ctx, client.MatchingLabels{inject.LabelJobSet: w.job.Name, inject.LabelReplicatedJob: inject.StepName})
+	f := Finding{Subject: "step " + wellknown.StepName}
+	pods, err := w.podsOf(ctx, client.MatchingLabels{wellknown.LabelJobSet: w.job.Name, wellknown.LabelReplicatedJob: wellknown.StepName})
 	if err != nil {
 		return f, err
 	}
@@ -198,7 +198,7 @@ func (w *walk) step(ctx context.Context) (Finding, error) {
 // pods checks the training pods, which start when the step has ended.
 func (w *walk) pods(ctx context.Context) (Finding, error) {
 	f := Finding{Subject: "pods of the TrainJob"}
-	pods, err := w.podsOf(ctx, client.MatchingLabels{inject.LabelJobSet: w.job.Name})
+	pods, err := w.podsOf(ctx, client.MatchingLabels{wellknown.LabelJobSet: w.job.Name})
 	if err != nil {
 		return f, err
 	}

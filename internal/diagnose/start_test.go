@@ -18,7 +18,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // TestStates checks diagnoses of states that last too briefly on a real API server, or take a lost machine.
@@ -98,7 +98,7 @@ func TestStates(t *testing.T) {
 }
 
 func ofJob(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: "team", Name: name, Labels: map[string]string{inject.LabelJobSet: "train"}}
+	return metav1.ObjectMeta{Namespace: "team", Name: name, Labels: map[string]string{wellknown.LabelJobSet: "train"}}
 }
 
 // pod returns a training pod in a phase, edited by edit unless it is nil.
@@ -141,9 +141,9 @@ func holding(t *testing.T, objects ...client.Object) client.Reader {
 			t.Fatal(err)
 		}
 	}
-	step := jobset.ReplicatedJob{Name: inject.StepName}
-	step.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: inject.StepName}}
-	twin := &trainer.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-data-cache", Labels: map[string]string{inject.LabelGate: "true"}}}
+	step := jobset.ReplicatedJob{Name: wellknown.StepName}
+	step.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: wellknown.StepName}}
+	twin := &trainer.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-data-cache", Labels: map[string]string{wellknown.LabelGate: "true"}}}
 	twin.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{step}
 	job := &trainer.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train"}, Spec: trainer.TrainJobSpec{
 		RuntimeRef:  trainer.RuntimeRef{Name: "torch-data-cache"},

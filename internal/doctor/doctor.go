@@ -29,6 +29,7 @@ import (
 
 	"github.com/kubeflow/datacache/internal/diagnose"
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // Doctor examines a namespace of a cluster, with the rights of its client. LastLines may be nil if Pods is not set. It is not safe for
@@ -71,7 +72,7 @@ var needed = []struct {
 	kind schema.GroupVersionKind
 	from string
 }{
-	{schema.GroupVersionKind{Group: inject.Group, Version: "v1alpha1", Kind: "DataCache"}, "datacache's CRD: docs/install.md"},
+	{schema.GroupVersionKind{Group: wellknown.Group, Version: "v1alpha1", Kind: "DataCache"}, "datacache's CRD: docs/install.md"},
 	{schema.GroupVersionKind{Group: trainer.GroupVersion.Group, Version: "v1alpha1", Kind: "TrainJob"}, "Kubeflow Trainer v2"},
 	{schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}, "JobSet, which Kubeflow Trainer's manifests have"},
 	{schema.GroupVersionKind{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: "LeaderWorkerSet"}, "LeaderWorkerSet, at least v0.6"},
@@ -119,9 +120,9 @@ func (d *Doctor) managers(ctx context.Context) (diagnose.Finding, error) {
 func (d *Doctor) certificate(ctx context.Context) (diagnose.Finding, error) {
 	f := diagnose.Finding{Subject: "webhook's authority"}
 	config := &admissionv1.MutatingWebhookConfiguration{}
-	err := d.Client.Get(ctx, client.ObjectKey{Name: inject.Group}, config)
+	err := d.Client.Get(ctx, client.ObjectKey{Name: wellknown.Group}, config)
 	if apierrors.IsNotFound(err) {
-		f.State, f.Unseen, f.Fix = "there is no MutatingWebhookConfiguration "+inject.Group, true, "install datacache: docs/install.md"
+		f.State, f.Unseen, f.Fix = "there is no MutatingWebhookConfiguration "+wellknown.Group, true, "install datacache: docs/install.md"
 		return f, nil
 	}
 	if err != nil || len(config.Webhooks) == 0 {
@@ -130,7 +131,7 @@ func (d *Doctor) certificate(ctx context.Context) (diagnose.Finding, error) {
 	f.Fix = "look at the manager's log, or at cert-manager's Certificate if it makes the certificates"
 	block, _ := pem.Decode(config.Webhooks[0].ClientConfig.CABundle)
 	if block == nil {
-		f.State, f.Blocks = "MutatingWebhookConfiguration "+inject.Group+" has none: the manager, or cert-manager, has not written it", true
+		f.State, f.Blocks = "MutatingWebhookConfiguration "+wellknown.Group+" has none: the manager, or cert-manager, has not written it", true
 		return f, nil
 	}
 	authority, err := x509.ParseCertificate(block.Bytes)
@@ -151,7 +152,7 @@ func (d *Doctor) certificate(ctx context.Context) (diagnose.Finding, error) {
 func (d *Doctor) runtime(ctx context.Context) (diagnose.Finding, error) {
 	f := diagnose.Finding{Subject: "training runtimes"}
 	var list trainer.ClusterTrainingRuntimeList
-	if err := d.Client.List(ctx, &list, client.MatchingLabels{inject.LabelGate: "true"}); err != nil {
+	if err := d.Client.List(ctx, &list, client.MatchingLabels{wellknown.LabelGate: "true"}); err != nil {
 		return f, err
 	}
 	var names []string
@@ -191,7 +192,7 @@ func (d *Doctor) webhook(ctx context.Context) (diagnose.Finding, error) {
 	err := d.Client.Create(ctx, job, client.DryRunAll)
 	switch {
 	case err == nil:
-		f.State, f.Blocks, f.Fix = "the API server accepts a TrainJob with a wrong CLUSTER_SIZE without asking it", true, "see `kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations "+inject.Group+"`"
+		f.State, f.Blocks, f.Fix = "the API server accepts a TrainJob with a wrong CLUSTER_SIZE without asking it", true, "see `kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations "+wellknown.Group+"`"
 	case strings.Contains(err.Error(), "must be an integer"): // internal/inject
 		f.State = "the API server reaches it, and it checks TrainJobs"
 	case strings.Contains(err.Error(), "failed calling webhook"):
@@ -214,7 +215,7 @@ var managed = []authorizationv1.ResourceAttributes{
 	{Resource: "configmaps", Verb: "create"},
 	{Resource: "pods", Verb: "list"},
 	{Resource: "events", Verb: "create"},
-	{Group: inject.Group, Resource: "datacaches", Subresource: "status", Verb: "patch"},
+	{Group: wellknown.Group, Resource: "datacaches", Subresource: "status", Verb: "patch"},
 }
 
 // rights asks whether the manager may do in the namespace what caches need.
@@ -326,4 +327,4 @@ func (d *Doctor) meta(of string) metav1.ObjectMeta {
 }
 
 // labelDoctor on an object has its own name.
-const labelDoctor = inject.Group + "/doctor"
+const labelDoctor = wellknown.Group + "/doctor"

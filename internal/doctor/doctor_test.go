@@ -39,7 +39,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // hospital is a simulated cluster; the zero value is one in which all is well.
@@ -263,7 +263,7 @@ func manager(available int32) *appsv1.Deployment {
 }
 
 func webhooks(bundle []byte) *admissionv1.MutatingWebhookConfiguration {
-	return &admissionv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: inject.Group}, Webhooks: []admissionv1.MutatingWebhook{{ClientConfig: admissionv1.WebhookClientConfig{CABundle: bundle}}}}
+	return &admissionv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: wellknown.Group}, Webhooks: []admissionv1.MutatingWebhook{{ClientConfig: admissionv1.WebhookClientConfig{CABundle: bundle}}}}
 }
 
 // authority returns a certificate that is valid until a time.
@@ -291,9 +291,9 @@ func quota() *corev1.ResourceQuota {
 }
 
 func twin() *trainer.ClusterTrainingRuntime {
-	step := jobset.ReplicatedJob{Name: inject.StepName}
-	step.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: inject.StepName, Image: "example.com/cacheserver:1"}}
-	rt := &trainer.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-data-cache", Labels: map[string]string{inject.LabelGate: "true"}}}
+	step := jobset.ReplicatedJob{Name: wellknown.StepName}
+	step.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: wellknown.StepName, Image: "example.com/cacheserver:1"}}
+	rt := &trainer.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-data-cache", Labels: map[string]string{wellknown.LabelGate: "true"}}}
 	rt.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{step}
 	return rt
 }

@@ -23,7 +23,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/internal/diagnose"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 const (
@@ -46,7 +46,7 @@ func (d *Doctor) inside(ctx context.Context) ([]diagnose.Finding, error) {
 		image.State, image.Unseen = "not known, since no training runtime waits for a cache", true
 		return []diagnose.Finding{image}, nil
 	}
-	listener, err := d.start(ctx, "listens", "reach", "--listen=:"+strconv.Itoa(inject.HTTPPort), "--for="+lifetime.String())
+	listener, err := d.start(ctx, "listens", "reach", "--listen=:"+strconv.Itoa(wellknown.HTTPPort), "--for="+lifetime.String())
 	if apierrors.IsForbidden(err) {
 		image.State, image.Unseen = "you may not start pods: "+err.Error(), true
 		return []diagnose.Finding{image}, nil
@@ -71,7 +71,7 @@ func (d *Doctor) inside(ctx context.Context) ([]diagnose.Finding, error) {
 
 // connect lets a second pod connect to the listener and to what caches need, and then closes the listener to it by a NetworkPolicy.
 func (d *Doctor) connect(ctx context.Context, listener *batchv1.Job, pod *corev1.Pod) ([]diagnose.Finding, error) {
-	direct := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(inject.HTTPPort))
+	direct := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(wellknown.HTTPPort))
 	names := []string{"kubernetes.default.svc:443"}
 	if d.manager != nil {
 		names = append(names, "datacache-webhook."+d.manager.Namespace+".svc:443")
@@ -111,7 +111,7 @@ func dns(results map[string]string, names []string) diagnose.Finding {
 
 // network says whether a pod reaches another one of the namespace.
 func network(results map[string]string, direct string) diagnose.Finding {
-	f := diagnose.Finding{Subject: "network", State: "a pod reaches port " + strconv.Itoa(inject.HTTPPort) + " of another one"}
+	f := diagnose.Finding{Subject: "network", State: "a pod reaches port " + strconv.Itoa(wellknown.HTTPPort) + " of another one"}
 	if is := results[direct]; is != reached {
 		f.State, f.Blocks = "a pod does not reach another one of its namespace: "+cmp.Or(is, "no result"), true
 		f.Fix = "look for a NetworkPolicy of the namespace that denies all, or a mesh; ranks need port 50051 of a cache, and its servers each other's 8080"
@@ -159,9 +159,9 @@ func (d *Doctor) start(ctx context.Context, what string, args ...string) (*batch
 // podSpec is the pod of the step that waits for caches, with another command.
 func (d *Doctor) podSpec(args ...string) corev1.PodSpec {
 	jobs := d.twin.Spec.Template.Spec.ReplicatedJobs
-	step := jobs[slices.IndexFunc(jobs, func(job jobset.ReplicatedJob) bool { return job.Name == inject.StepName })] // it has a gate
+	step := jobs[slices.IndexFunc(jobs, func(job jobset.ReplicatedJob) bool { return job.Name == wellknown.StepName })] // it has a gate
 	pod := *step.Template.Spec.Template.Spec.DeepCopy()
-	c := &pod.Containers[slices.IndexFunc(pod.Containers, func(c corev1.Container) bool { return c.Name == inject.StepName })]
+	c := &pod.Containers[slices.IndexFunc(pod.Containers, func(c corev1.Container) bool { return c.Name == wellknown.StepName })]
 	c.Args, c.Env, c.EnvFrom, c.VolumeMounts, c.Ports = args, nil, nil, nil, nil
 	pod.Containers, pod.Volumes = []corev1.Container{*c}, nil
 	return pod

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // maxDependencies is the maximum number of dependencies of a job (sigs.k8s.io/jobset v0.12.0
@@ -23,14 +25,14 @@ func await(jobs []jobset.ReplicatedJob, replaced map[string]bool) error {
 	waits := map[string]bool{}
 	for i := range jobs { // in order, since a job can only depend on earlier ones
 		job := &jobs[i]
-		waits[job.Name] = slices.ContainsFunc(job.DependsOn, func(on jobset.DependsOn) bool { return on.Name == StepName || waits[on.Name] })
+		waits[job.Name] = slices.ContainsFunc(job.DependsOn, func(on jobset.DependsOn) bool { return on.Name == wellknown.StepName || waits[on.Name] })
 		if waits[job.Name] || isInitializer(job) {
 			continue
 		}
 		if len(job.DependsOn) == maxDependencies {
-			return fmt.Errorf("job %q depends on %d jobs, the most that JobSet takes, and none of them waits for the step %s: take one out", job.Name, maxDependencies, StepName)
+			return fmt.Errorf("job %q depends on %d jobs, the most that JobSet takes, and none of them waits for the step %s: take one out", job.Name, maxDependencies, wellknown.StepName)
 		}
-		job.DependsOn = append(job.DependsOn, jobset.DependsOn{Name: StepName, Status: jobset.DependencyComplete})
+		job.DependsOn = append(job.DependsOn, jobset.DependsOn{Name: wellknown.StepName, Status: jobset.DependencyComplete})
 		waits[job.Name] = true
 	}
 	return nil
@@ -47,7 +49,7 @@ func redirect(dependencies []jobset.DependsOn, replaced map[string]bool) []jobse
 			continue
 		}
 		if !gated {
-			kept = append(kept, jobset.DependsOn{Name: StepName, Status: jobset.DependencyComplete})
+			kept = append(kept, jobset.DependsOn{Name: wellknown.StepName, Status: jobset.DependencyComplete})
 		}
 		gated = true
 	}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/stocktest"
 )
 
@@ -57,7 +58,7 @@ func twin(t testing.TB, source *Runtime) *Runtime {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Runtime{Kind: source.Kind, Name: TwinName(source.Name), Labels: TwinLabels(source.Labels), Spec: spec}
+	return &Runtime{Kind: source.Kind, Name: wellknown.TwinName(source.Name), Labels: TwinLabels(source.Labels), Spec: spec}
 }
 
 // expect checks that there are as many errors as elements of want, and that each contains all texts of its element, in order.

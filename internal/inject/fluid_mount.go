@@ -16,11 +16,10 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 const (
-	// AnnotationCacheName is on every pod that mounts a cache's files: the name of its DataCache.
-	AnnotationCacheName = Group + "/cache-name"
 	// cacheNameVariable tells the name to every container.
 	cacheNameVariable = "DATACACHE_NAME"
 	// cacheVolume is the volume in which a cache's files are mounted.
@@ -78,7 +77,7 @@ func (m *mounted) patches(rt *Runtime) []trainer.ReplicatedJobPatch {
 		pod := &target.Template.Spec.Template.Spec
 		jobs = append(jobs, trainer.ReplicatedJobPatch{Name: target.Name, Template: &trainer.JobTemplatePatch{
 			Spec: &trainer.JobSpecPatch{Template: &trainer.PodTemplatePatch{
-				Metadata: &metav1.ObjectMeta{Annotations: map[string]string{AnnotationCacheName: m.name}},
+				Metadata: &metav1.ObjectMeta{Annotations: map[string]string{wellknown.AnnotationCacheName: m.name}},
 				Spec: &trainer.PodSpecPatch{
 					Volumes: []corev1.Volume{{Name: cacheVolume, VolumeSource: corev1.VolumeSource{
 						PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: m.name, ReadOnly: true},
@@ -99,7 +98,7 @@ func (m *mounted) containers(all []corev1.Container) []trainer.ContainerPatch {
 			Name:         all[i].Name,
 			VolumeMounts: []corev1.VolumeMount{{Name: cacheVolume, MountPath: m.path, ReadOnly: true}},
 		}
-		if patch.Name != NodeName {
+		if patch.Name != wellknown.NodeName {
 			patch.Env = []corev1.EnvVar{{Name: cacheNameVariable, Value: m.name}}
 		}
 		patches = append(patches, patch)

@@ -18,6 +18,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/stocktest"
 )
 
@@ -72,7 +73,7 @@ func TestFluidRequests(t *testing.T) {
 			}), idle: time.Hour,
 		},
 		"with keys": {
-			job: edited(trainJob(files, "CACHE_QUOTA=4Gi"), annotated(AnnotationSecret, "s3")),
+			job: edited(trainJob(files, "CACHE_QUOTA=4Gi"), annotated(wellknown.AnnotationSecret, "s3")),
 			want: alluxio(func(c *v1alpha1.FluidCache) {
 				c.EncryptOptions = []v1alpha1.FluidEncryptOption{
 					{Name: "aws.accessKeyId", SecretName: "s3", Key: "AWS_ACCESS_KEY_ID"}, {Name: "aws.secretKey", SecretName: "s3", Key: "AWS_SECRET_ACCESS_KEY"},

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // Gate is the platform's configuration of the step that waits for a cache. Only Image is required.
@@ -46,11 +48,11 @@ var finalExits = []int32{1, 3, 4}
 
 // HasGate reports whether a runtime's step dataset-initializer is our gate, so that TrainJobs can use the runtime directly.
 func HasGate(labels map[string]string, spec *trainer.TrainingRuntimeSpec) bool {
-	if labels[LabelGate] != "true" {
+	if labels[wellknown.LabelGate] != "true" {
 		return false
 	}
 	return slices.ContainsFunc(spec.Template.Spec.ReplicatedJobs, func(job jobset.ReplicatedJob) bool {
-		return job.Name == StepName && container(&job, StepName) != nil
+		return job.Name == wellknown.StepName && container(&job, wellknown.StepName) != nil
 	})
 }
 
@@ -59,27 +61,27 @@ func HasGate(labels map[string]string, spec *trainer.TrainingRuntimeSpec) bool {
 // retry does not fix. The restart policy is Never, because a Job that gives up deletes pods that it would restart, together with the
 // log that explains the failure.
 func (g Gate) job(step Step, ownVolume bool) jobset.ReplicatedJob {
-	pod := g.Pod(StepName, gateCommand, fmt.Sprintf("--notices=:%d", HTTPPort))
+	pod := g.Pod(wellknown.StepName, gateCommand, fmt.Sprintf("--notices=:%d", wellknown.HTTPPort))
 	pod.NodeSelector, pod.Tolerations = maps.Clone(step.NodeSelector), slices.Clone(step.Tolerations)
 	waits := &pod.Containers[0]
-	waits.Ports = []corev1.ContainerPort{{Name: "notices", ContainerPort: HTTPPort, Protocol: corev1.ProtocolTCP}}
+	waits.Ports = []corev1.ContainerPort{{Name: "notices", ContainerPort: wellknown.HTTPPort, Protocol: corev1.ProtocolTCP}}
 	waits.Env = g.env(step.Env)
 	waits.VolumeMounts = []corev1.VolumeMount{{Name: stepVolume, MountPath: stepMount, ReadOnly: true}}
 	if ownVolume {
 		pod.Volumes = []corev1.Volume{{Name: stepVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	}
 	return jobset.ReplicatedJob{
-		Name:     StepName,
+		Name:     wellknown.StepName,
 		Replicas: 1,
 		Template: batchv1.JobTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{ancestorLabel: StepName}},
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{ancestorLabel: wellknown.StepName}},
 			Spec: batchv1.JobSpec{
 				BackoffLimit:     new(int32(gateRetries)),
 				PodFailurePolicy: gateFailurePolicy(),
 				Template: corev1.PodTemplateSpec{
 					// A service mesh's proxy in the pod would prevent the step from completing. The controller sends notices to pods
 					// with its label.
-					ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"sidecar.istio.io/inject": "false", LabelManagedBy: ManagedBy}},
+					ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"sidecar.istio.io/inject": "false", wellknown.LabelManagedBy: wellknown.ManagedBy}},
 					Spec:       pod,
 				},
 			},
@@ -175,7 +177,7 @@ func gateFailurePolicy() *batchv1.PodFailurePolicy {
 		{
 			Action: batchv1.PodFailurePolicyActionFailJob,
 			OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{
-				ContainerName: new(StepName),
+				ContainerName: new(wellknown.StepName),
 				Operator:      batchv1.PodFailurePolicyOnExitCodesOpIn,
 				Values:        slices.Clone(finalExits),
 			},
@@ -198,6 +200,6 @@ func podUID() corev1.EnvVar {
 // every pod. The name itself is not known when a TrainJob with generateName is admitted.
 func jobName() corev1.EnvVar {
 	return corev1.EnvVar{Name: "TRAIN_JOB_NAME", ValueFrom: &corev1.EnvVarSource{
-		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.labels['" + LabelJobSet + "']"},
+		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.labels['" + wellknown.LabelJobSet + "']"},
 	}}
 }

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/stocktest"
 )
 
@@ -32,7 +33,7 @@ const header = `# Copyright The Kubeflow Authors.
 func TestTwinsOfStockRuntimes(t *testing.T) {
 	for _, source := range stocktest.Runtimes(t) {
 		t.Run(source.Name, func(t *testing.T) {
-			golden(t, filepath.Join("testdata", "twins", source.Name+".yaml"), header, twinOf(t, source, TwinName(source.Name)))
+			golden(t, filepath.Join("testdata", "twins", source.Name+".yaml"), header, twinOf(t, source, wellknown.TwinName(source.Name)))
 		})
 	}
 }
@@ -90,7 +91,7 @@ func twinOf(t *testing.T, source *trainer.ClusterTrainingRuntime, name string) *
 	return &trainer.ClusterTrainingRuntime{
 		TypeMeta: source.TypeMeta,
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Labels: TwinLabels(source.Labels), Annotations: map[string]string{AnnotationTwinOf: source.Name},
+			Name: name, Labels: TwinLabels(source.Labels), Annotations: map[string]string{wellknown.AnnotationTwinOf: source.Name},
 		},
 		Spec: *spec,
 	}

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // HubMirror is a mirror of the Hugging Face hub that TrainJobs use (docs/mirrors.md). The zero value is none.
@@ -41,7 +43,7 @@ func UseHub(job *trainer.TrainJob, rt *Runtime, settings Settings) {
 	var patched []trainer.ReplicatedJobPatch
 	jobs := rt.Spec.Template.Spec.ReplicatedJobs
 	for i := range jobs {
-		for _, name := range []string{StepName, modelStep, NodeName} {
+		for _, name := range []string{wellknown.StepName, modelStep, wellknown.NodeName} {
 			c := container(&jobs[i], name)
 			if c == nil || !useHub(job, c, mirror.Endpoint) {
 				continue
@@ -81,12 +83,12 @@ func useHub(job *trainer.TrainJob, c *corev1.Container, endpoint string) bool {
 func hubEnv(job *trainer.TrainJob, container string) (env *[]corev1.EnvVar, ownToken bool) {
 	initializer := ptr.Deref(job.Spec.Initializer, trainer.Initializer{})
 	switch {
-	case container == NodeName:
+	case container == wellknown.NodeName:
 		if job.Spec.Trainer == nil {
 			job.Spec.Trainer = &trainer.Trainer{}
 		}
 		return &job.Spec.Trainer.Env, false
-	case container == StepName && initializer.Dataset != nil && !Matches(job):
+	case container == wellknown.StepName && initializer.Dataset != nil && !Matches(job):
 		return &initializer.Dataset.Env, initializer.Dataset.SecretRef != nil
 	case container == modelStep && initializer.Model != nil:
 		return &initializer.Model.Env, initializer.Model.SecretRef != nil
@@ -152,7 +154,7 @@ func withMounts(patches []trainer.ContainerPatch, more trainer.ContainerPatch) [
 // injected is restored.
 func restoreHub(job, old *trainer.TrainJob) {
 	old = old.DeepCopy() // hubEnv may add an empty trainer
-	for _, container := range []string{StepName, modelStep, NodeName} {
+	for _, container := range []string{wellknown.StepName, modelStep, wellknown.NodeName} {
 		before, _ := hubEnv(old, container)
 		if before == nil || !names(*before, hubEndpoint) {
 			continue

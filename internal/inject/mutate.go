@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // Settings are the platform's settings for what admission injects. The zero value is valid.
@@ -73,8 +74,8 @@ func retarget(job *trainer.TrainJob, rt *Runtime) field.ErrorList {
 		if err := servable(rt); err != nil {
 			return field.ErrorList{err}
 		}
-		annotate(job, AnnotationRuntime, describe(ref))
-		ref.Name = TwinName(ref.Name)
+		annotate(job, wellknown.AnnotationRuntime, describe(ref))
+		ref.Name = wellknown.TwinName(ref.Name)
 	}
 	job.Spec.RuntimeRef = ref
 	return nil
@@ -82,8 +83,8 @@ func retarget(job *trainer.TrainJob, rt *Runtime) field.ErrorList {
 
 // servable returns an error if no twin of the runtime can be used.
 func servable(rt *Runtime) *field.Error {
-	if rt.Labels[LabelDerive] == "false" {
-		return field.Invalid(runtimePath.Child("name"), rt.Name, "the runtime's step "+StepName+" is not datacache's, and its label "+LabelDerive+
+	if rt.Labels[wellknown.LabelDerive] == "false" {
+		return field.Invalid(runtimePath.Child("name"), rt.Name, "the runtime's step "+wellknown.StepName+" is not datacache's, and its label "+wellknown.LabelDerive+
 			"=false forbids a copy of it that has one: name another runtime")
 	}
 	if _, err := Twin(rt.Spec, Gate{}); err != nil {
@@ -103,7 +104,7 @@ func hideSecret(job *trainer.TrainJob) {
 	if initializer.SecretRef == nil || initializer.SecretRef.Name == "" || isReference(job) {
 		return
 	}
-	annotate(job, AnnotationSecret, initializer.SecretRef.Name)
+	annotate(job, wellknown.AnnotationSecret, initializer.SecretRef.Name)
 	initializer.SecretRef = nil
 }
 
@@ -112,15 +113,15 @@ func restore(job, old *trainer.TrainJob) field.ErrorList {
 	if Matches(job) != Matches(old) {
 		return field.ErrorList{field.Forbidden(datasetPath, "can't be added, taken away or changed on a TrainJob that exists: make a new one")}
 	}
-	for _, name := range []string{AnnotationRuntime, AnnotationSecret, AnnotationPlacement} {
+	for _, name := range []string{wellknown.AnnotationRuntime, wellknown.AnnotationSecret, wellknown.AnnotationPlacement} {
 		if value, injected := old.Annotations[name]; injected {
 			annotate(job, name, value)
 		}
 	}
-	if named := RuntimeRef(job); describe(named) == old.Annotations[AnnotationRuntime] || job.Spec.RuntimeRef.Name == "" {
+	if named := RuntimeRef(job); describe(named) == old.Annotations[wellknown.AnnotationRuntime] || job.Spec.RuntimeRef.Name == "" {
 		job.Spec.RuntimeRef = old.Spec.RuntimeRef
 	}
-	if secret := dataset(job).SecretRef; secret != nil && dataset(old).SecretRef == nil && secret.Name == old.Annotations[AnnotationSecret] {
+	if secret := dataset(job).SecretRef; secret != nil && dataset(old).SecretRef == nil && secret.Name == old.Annotations[wellknown.AnnotationSecret] {
 		dataset(job).SecretRef = nil
 	}
 	restoreVariables(job, old)

@@ -11,6 +11,8 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 var admitted = Settings{Now: metav1.NewTime(time.Date(2026, 8, 21, 12, 0, 0, 0, time.UTC))}
@@ -96,53 +98,53 @@ func TestMutateCreate(t *testing.T) {
 		want     *trainer.TrainJob
 	}{
 		{"a runtime without a step", trainJob(table, location), stock(t, "torch-distributed"), admitted,
-			edited(trainJob(table, location), named(cluster, "torch-distributed-data-cache"), annotated(AnnotationRuntime, "torch-distributed"), zoned("train", "", "node"))},
+			edited(trainJob(table, location), named(cluster, "torch-distributed-data-cache"), annotated(wellknown.AnnotationRuntime, "torch-distributed"), zoned("train", "", "node"))},
 		{"upstream's step", edited(trainJob(table, location), named(cluster, "torch-distributed-with-cache")), stock(t, "torch-distributed-with-cache"), admitted,
 			edited(trainJob(table, location), named(cluster, "torch-distributed-with-cache-data-cache"),
-				annotated(AnnotationRuntime, "torch-distributed-with-cache"), zoned("train", "", "node"))},
+				annotated(wellknown.AnnotationRuntime, "torch-distributed-with-cache"), zoned("train", "", "node"))},
 		{"our own step", edited(trainJob(table, location), named(cluster, own.Name)), own, admitted,
 			edited(trainJob(table, location), named(cluster, own.Name), zoned("train", "", "node"))},
 		{"a namespaced runtime", edited(trainJob(table, location), named(namespaced, "torch-distributed")),
 			&Runtime{Kind: namespaced, Name: "torch-distributed", Spec: stock(t, "torch-distributed").Spec}, admitted,
-			edited(trainJob(table, location), named(namespaced, "torch-distributed-data-cache"), annotated(AnnotationRuntime, "TrainingRuntime/torch-distributed"),
+			edited(trainJob(table, location), named(namespaced, "torch-distributed-data-cache"), annotated(wellknown.AnnotationRuntime, "TrainingRuntime/torch-distributed"),
 				zoned("train", "", "node"))},
 		{"no runtime, no defaults of the API server", edited(trainJob(table, location), func(job *trainer.TrainJob) { job.Spec.RuntimeRef = trainer.RuntimeRef{} }),
 			stock(t, "torch-distributed"), admitted,
-			edited(trainJob(table, location), named(cluster, "torch-distributed-data-cache"), annotated(AnnotationRuntime, "torch-distributed"), zoned("train", "", "node"))},
+			edited(trainJob(table, location), named(cluster, "torch-distributed-data-cache"), annotated(wellknown.AnnotationRuntime, "torch-distributed"), zoned("train", "", "node"))},
 		{"MPI: every job that trains", edited(trainJob(table, location), named(cluster, "deepspeed-distributed")), stock(t, "deepspeed-distributed"), admitted,
-			edited(trainJob(table, location), named(cluster, "deepspeed-distributed-data-cache"), annotated(AnnotationRuntime, "deepspeed-distributed"),
+			edited(trainJob(table, location), named(cluster, "deepspeed-distributed-data-cache"), annotated(wellknown.AnnotationRuntime, "deepspeed-distributed"),
 				zoned("train", "", "node", "launcher"))},
 		{"the runtime's own affinity stays", trainJob(table, location), zonedRuntime(), admitted,
-			edited(trainJob(table, location), named(cluster, "torch-distributed-data-cache"), annotated(AnnotationRuntime, "torch-distributed"),
+			edited(trainJob(table, location), named(cluster, "torch-distributed-data-cache"), annotated(wellknown.AnnotationRuntime, "torch-distributed"),
 				func(job *trainer.TrainJob) {
 					job.Spec.RuntimePatches = []trainer.RuntimePatch{zonePatchOf([]corev1.WeightedPodAffinityTerm{{Weight: 7}}, "train", "", "node")}
 				})},
 		{"patches of others stay, behind ours", edited(trainJob(table, location), queued), stock(t, "torch-distributed"), admitted,
-			edited(trainJob(table, location), queued, named(cluster, "torch-distributed-data-cache"), annotated(AnnotationRuntime, "torch-distributed"), zoned("train", "", "node"))},
+			edited(trainJob(table, location), queued, named(cluster, "torch-distributed-data-cache"), annotated(wellknown.AnnotationRuntime, "torch-distributed"), zoned("train", "", "node"))},
 		{"no affinity wanted", trainJob(table, location), stock(t, "torch-distributed"), Settings{NoZoneAffinity: true},
-			edited(trainJob(table, location), named(cluster, "torch-distributed-data-cache"), annotated(AnnotationRuntime, "torch-distributed"))},
+			edited(trainJob(table, location), named(cluster, "torch-distributed-data-cache"), annotated(wellknown.AnnotationRuntime, "torch-distributed"))},
 		{"generateName, without a text of its own", edited(trainJob(table, location), generated), stock(t, "torch-distributed"), admitted,
-			edited(trainJob(table, location), generated, named(cluster, "torch-distributed-data-cache"), annotated(AnnotationRuntime, "torch-distributed"))},
+			edited(trainJob(table, location), generated, named(cluster, "torch-distributed-data-cache"), annotated(wellknown.AnnotationRuntime, "torch-distributed"))},
 		{"generateName: by a label of the cache's own", edited(trainJob(table, location), generated), stock(t, "torch-distributed"), Settings{Unique: "uid-1"},
-			edited(trainJob(table, location), generated, named(cluster, "torch-distributed-data-cache"), annotated(AnnotationRuntime, "torch-distributed"),
-				annotated(AnnotationPlacement, "uid-1"), placed("uid-1"))},
+			edited(trainJob(table, location), generated, named(cluster, "torch-distributed-data-cache"), annotated(wellknown.AnnotationRuntime, "torch-distributed"),
+				annotated(wellknown.AnnotationPlacement, "uid-1"), placed("uid-1"))},
 		{"generateName, shared cache", edited(trainJob(table, location, "CACHE_SCOPE=namespace"), generated), stock(t, "torch-distributed"), admitted,
 			edited(trainJob(table, location, "CACHE_SCOPE=namespace"), generated, named(cluster, "torch-distributed-data-cache"),
-				annotated(AnnotationRuntime, "torch-distributed"), zoned("shared-6ac6a06fba48dc9a", "", "node"))},
+				annotated(wellknown.AnnotationRuntime, "torch-distributed"), zoned("shared-6ac6a06fba48dc9a", "", "node"))},
 		{"a cache of another namespace", trainJob("datacache://team-b/reviews"), stock(t, "torch-distributed"), admitted,
-			edited(trainJob("datacache://team-b/reviews"), named(cluster, "torch-distributed-data-cache"), annotated(AnnotationRuntime, "torch-distributed"),
+			edited(trainJob("datacache://team-b/reviews"), named(cluster, "torch-distributed-data-cache"), annotated(wellknown.AnnotationRuntime, "torch-distributed"),
 				zoned("reviews", "team-b", "node"))},
 		{"several caches, the zone of the first", trainJob("datacache://web,team-b/code"), stock(t, "torch-distributed"), admitted,
-			edited(trainJob("datacache://web,team-b/code"), named(cluster, "torch-distributed-data-cache"), annotated(AnnotationRuntime, "torch-distributed"),
+			edited(trainJob("datacache://web,team-b/code"), named(cluster, "torch-distributed-data-cache"), annotated(wellknown.AnnotationRuntime, "torch-distributed"),
 				zoned("web", "", "node"))},
 		{"credentials", withSecret(trainJob(table, location), "keys"), own, Settings{NoZoneAffinity: true},
-			edited(trainJob(table, location), annotated(AnnotationSecret, "keys"))},
+			edited(trainJob(table, location), annotated(wellknown.AnnotationSecret, "keys"))},
 		{"credentials where none belong, for Validate to refuse", withSecret(trainJob("datacache://reviews"), "keys"), own, Settings{NoZoneAffinity: true},
 			withSecret(trainJob("datacache://reviews"), "keys")},
 		{"queued by another cluster", edited(trainJob(table, location), multikueue), stock(t, "torch-distributed"), Settings{NoZoneAffinity: true},
-			edited(trainJob(table, location), multikueue, named(cluster, "torch-distributed-data-cache"), annotated(AnnotationRuntime, "torch-distributed"))},
+			edited(trainJob(table, location), multikueue, named(cluster, "torch-distributed-data-cache"), annotated(wellknown.AnnotationRuntime, "torch-distributed"))},
 		{"what can't be read, for Validate to refuse", trainJob("cache://"), stock(t, "torch-distributed"), admitted,
-			edited(trainJob("cache://"), named(cluster, "torch-distributed-data-cache"), annotated(AnnotationRuntime, "torch-distributed"))},
+			edited(trainJob("cache://"), named(cluster, "torch-distributed-data-cache"), annotated(wellknown.AnnotationRuntime, "torch-distributed"))},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -177,7 +179,7 @@ func TestMutateRefuses(t *testing.T) {
 	gang := stock(t, "torch-distributed")
 	gang.Spec.PodGroupPolicy = &trainer.PodGroupPolicy{}
 	underived := stock(t, "torch-distributed")
-	underived.Labels = map[string]string{LabelDerive: "false"}
+	underived.Labels = map[string]string{wellknown.LabelDerive: "false"}
 	tests := []struct {
 		name string
 		job  *trainer.TrainJob
@@ -235,15 +237,15 @@ func TestMutateUpdate(t *testing.T) {
 		{"ours was changed", stored(),
 			edited(stored(), func(job *trainer.TrainJob) {
 				job.Spec.RuntimePatches[0].TrainingRuntimeSpec = nil
-				job.Annotations[AnnotationRuntime] = "x"
+				job.Annotations[wellknown.AnnotationRuntime] = "x"
 			}), stored()},
 		{"labels and annotations are the user's", stored(), edited(stored(), annotated("a", "b")), edited(stored(), annotated("a", "b"))},
 		{"another runtime, for the API server to refuse", stored(), edited(stored(), named("ClusterTrainingRuntime", "other")), edited(stored(), named("ClusterTrainingRuntime", "other"))},
 		{"another secret, for the API server to refuse", stored(), withSecret(stored(), "other"), withSecret(stored(), "other")},
 		{"its cache is its runtime's", edited(bare(), zoned("train", "", "node")), edited(bare(), suspended), edited(bare(), zoned("train", "", "node"), suspended)},
 		{"no cache at all", bare(), edited(bare(), suspended), edited(bare(), suspended)},
-		{"its placement", edited(trainJob(table, location), annotated(AnnotationPlacement, "uid-1")), trainJob(table, location),
-			edited(trainJob(table, location), annotated(AnnotationPlacement, "uid-1"))},
+		{"its placement", edited(trainJob(table, location), annotated(wellknown.AnnotationPlacement, "uid-1")), trainJob(table, location),
+			edited(trainJob(table, location), annotated(wellknown.AnnotationPlacement, "uid-1"))},
 		{"from before datacache was installed", trainJob(table, location), edited(trainJob(table, location), suspended), edited(trainJob(table, location), suspended)},
 	}
 	for _, tt := range tests {
@@ -281,8 +283,8 @@ func TestOriginalRuntime(t *testing.T) {
 		kind, want string
 	}{
 		{"used as it is", trainJob(table), "ClusterTrainingRuntime", "torch-distributed"},
-		{"retargeted", edited(trainJob(table), annotated(AnnotationRuntime, "a")), "ClusterTrainingRuntime", "a"},
-		{"retargeted, namespaced", edited(trainJob(table), annotated(AnnotationRuntime, "TrainingRuntime/a")), "TrainingRuntime", "a"},
+		{"retargeted", edited(trainJob(table), annotated(wellknown.AnnotationRuntime, "a")), "ClusterTrainingRuntime", "a"},
+		{"retargeted, namespaced", edited(trainJob(table), annotated(wellknown.AnnotationRuntime, "TrainingRuntime/a")), "TrainingRuntime", "a"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -13,6 +13,8 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // parameterNames are the environment variables that select what to cache and how, in the order in which errors list them. The first
@@ -86,11 +88,11 @@ func gather(job *trainer.TrainJob, defaults []corev1.EnvVar) (parameters, field.
 		}
 		if v.ValueFrom != nil {
 			errs = append(errs, field.Invalid(runtimePath, v.Name,
-				"the runtime's step "+StepName+" sets this variable by valueFrom, which the cache can't read: set a value, or give credentials by spec.initializer.dataset.secretRef"))
+				"the runtime's step "+wellknown.StepName+" sets this variable by valueFrom, which the cache can't read: set a value, or give credentials by spec.initializer.dataset.secretRef"))
 			continue
 		}
 		if v.Value != "" {
-			given[v.Name] = parameter{name: v.Name, value: v.Value, path: runtimePath, whose: "from the runtime's step " + StepName + ": "}
+			given[v.Name] = parameter{name: v.Name, value: v.Value, path: runtimePath, whose: "from the runtime's step " + wellknown.StepName + ": "}
 		}
 	}
 	return given, errs

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // zoneWeight is the scheduler weight, out of 100, of the cache's zone: more than spreading, less than a user's preference of weight
@@ -29,7 +31,7 @@ func zonePatch(job *trainer.TrainJob, rt *Runtime, settings Settings) *trainer.R
 	}
 	var jobs []trainer.ReplicatedJobPatch
 	for i := range rt.Spec.Template.Spec.ReplicatedJobs {
-		if target := &rt.Spec.Template.Spec.ReplicatedJobs[i]; !isInitializer(target) && container(target, NodeName) != nil {
+		if target := &rt.Spec.Template.Spec.ReplicatedJobs[i]; !isInitializer(target) && container(target, wellknown.NodeName) != nil {
 			jobs = append(jobs, trainer.ReplicatedJobPatch{Name: target.Name, Template: &trainer.JobTemplatePatch{
 				Spec: &trainer.JobSpecPatch{Template: &trainer.PodTemplatePatch{
 					Spec: &trainer.PodSpecPatch{Affinity: withTerm(target, term)},
@@ -44,7 +46,7 @@ func zonePatch(job *trainer.TrainJob, rt *Runtime, settings Settings) *trainer.R
 
 // emptyPatch returns our entry of spec.runtimePatches, for no job yet.
 func emptyPatch(settings Settings) *trainer.RuntimePatch {
-	patch := &trainer.RuntimePatch{Manager: PatchManager, TrainingRuntimeSpec: &trainer.TrainingRuntimeSpecPatch{
+	patch := &trainer.RuntimePatch{Manager: wellknown.PatchManager, TrainingRuntimeSpec: &trainer.TrainingRuntimeSpecPatch{
 		Template: &trainer.JobSetTemplatePatch{Spec: &trainer.JobSetSpecPatch{}},
 	}}
 	if !settings.Now.IsZero() {
@@ -61,7 +63,7 @@ func zoneTerm(job *trainer.TrainJob, rt *Runtime, unique string) (corev1.Weighte
 	if len(errs) > 0 {
 		return corev1.WeightedPodAffinityTerm{}, false
 	}
-	label, name, namespaces := LabelCache, job.Name, []string(nil)
+	label, name, namespaces := wellknown.LabelCache, job.Name, []string(nil)
 	switch {
 	case len(request.References) > 0:
 		first := request.References[0].Key // of several caches, one decides the zone
@@ -72,10 +74,10 @@ func zoneTerm(job *trainer.TrainJob, rt *Runtime, unique string) (corev1.Weighte
 	case request.Shared:
 		name = request.Name
 	case name == "" && unique != "":
-		if patchOf(job) < 0 || job.Annotations[AnnotationPlacement] == "" { // otherwise admission is called again for the same TrainJob
-			annotate(job, AnnotationPlacement, unique)
+		if patchOf(job) < 0 || job.Annotations[wellknown.AnnotationPlacement] == "" { // otherwise admission is called again for the same TrainJob
+			annotate(job, wellknown.AnnotationPlacement, unique)
 		}
-		label, name = LabelPlacement, job.Annotations[AnnotationPlacement]
+		label, name = wellknown.LabelPlacement, job.Annotations[wellknown.AnnotationPlacement]
 	}
 	return corev1.WeightedPodAffinityTerm{Weight: zoneWeight, PodAffinityTerm: corev1.PodAffinityTerm{
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{label: name}},
@@ -95,7 +97,7 @@ func HasZone(spec *jobset.JobSetSpec) bool {
 
 func isZoneTerm(term corev1.WeightedPodAffinityTerm) bool {
 	selector := term.PodAffinityTerm.LabelSelector
-	return selector != nil && (selector.MatchLabels[LabelCache] != "" || selector.MatchLabels[LabelPlacement] != "")
+	return selector != nil && (selector.MatchLabels[wellknown.LabelCache] != "" || selector.MatchLabels[wellknown.LabelPlacement] != "")
 }
 
 // withTerm returns an affinity that, merged into the job's, adds the term. It repeats the runtime's terms, since merging replaces the
@@ -112,7 +114,7 @@ func withTerm(job *jobset.ReplicatedJob, term corev1.WeightedPodAffinityTerm) *c
 
 // patchOf is the index of our entry in spec.runtimePatches, -1 if there is none.
 func patchOf(job *trainer.TrainJob) int {
-	return slices.IndexFunc(job.Spec.RuntimePatches, func(p trainer.RuntimePatch) bool { return p.Manager == PatchManager })
+	return slices.IndexFunc(job.Spec.RuntimePatches, func(p trainer.RuntimePatch) bool { return p.Manager == wellknown.PatchManager })
 }
 
 // setPatch replaces our entry, or inserts it at the given index, and keeps its timestamp if nothing else changed. New entries are

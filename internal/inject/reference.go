@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/reference"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // MayUse reports whether TrainJobs of a namespace with the labels may use a DataCache: those of its own namespace, and those of the
@@ -100,7 +101,7 @@ func Uses(job *trainer.TrainJob) []Use {
 	if references == nil {
 		return nil
 	}
-	uses := []Use{{references[0], ServiceName(job.Name)}}
+	uses := []Use{{references[0], wellknown.ServiceName(job.Name)}}
 	if len(references) > 1 {
 		for _, r := range references {
 			uses = append(uses, Use{r, reference.NamedService(job.Name, r.Name)})

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // Request is the cache that a TrainJob requests.
@@ -45,7 +46,7 @@ type Reference struct {
 func Parse(job *trainer.TrainJob, step Step) (*Request, field.ErrorList) {
 	if !Matches(job) && (storageURI(job) != "" || !namesTable(step.Env)) {
 		return nil, field.ErrorList{field.Invalid(uriPath, storageURI(job),
-			"asks for no cache, for which the step "+StepName+" of the runtime waits: "+tableForm+"; or "+referenceForm+"; or "+fluidForm+
+			"asks for no cache, for which the step "+wellknown.StepName+" of the runtime waits: "+tableForm+"; or "+referenceForm+"; or "+fluidForm+
 				"; or leave it out and set SCHEMA_NAME and TABLE_NAME in "+envPath.String()+"; or name a runtime without that step")}
 	}
 	if isReference(job) {
@@ -153,7 +154,7 @@ func credentialsSecret(job *trainer.TrainJob) string {
 	if secret := dataset(job).SecretRef; secret != nil {
 		return secret.Name
 	}
-	return job.Annotations[AnnotationSecret]
+	return job.Annotations[wellknown.AnnotationSecret]
 }
 
 // badSecret returns the error for a name that no Secret can have.

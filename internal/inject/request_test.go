@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 func TestMatches(t *testing.T) {
@@ -133,7 +134,7 @@ func TestParse(t *testing.T) {
 			})},
 		{"credentials after admission", func() *trainer.TrainJob {
 			job := trainJob(table, location)
-			job.Annotations = map[string]string{AnnotationSecret: "keys"}
+			job.Annotations = map[string]string{wellknown.AnnotationSecret: "keys"}
 			return job
 		}(), nil, plain(func(r *Request, _ *v1alpha1.ArrowCache) {
 			r.Cache.Credentials = keys()

@@ -14,6 +14,16 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/wellknown"
+)
+
+// Names defined by Trainer (kubeflow/trainer v2.3.0 pkg/constants/constants.go and pkg/runtime/framework/plugins/jobset/constants).
+const (
+	modelStep      = "model-initializer"
+	ancestorLabel  = "trainer.kubeflow.org/trainjob-ancestor-step"
+	stepVolume     = "initializer"
+	trainerGroup   = "trainer.kubeflow.org"
+	clusterRuntime = "ClusterTrainingRuntime"
 )
 
 // Runtime is a TrainingRuntime or a ClusterTrainingRuntime. This package never modifies its Spec or Labels.
@@ -38,7 +48,7 @@ func Namespaced(r *trainer.TrainingRuntime) *Runtime {
 func RuntimeRef(job *trainer.TrainJob) trainer.RuntimeRef {
 	ref := job.Spec.RuntimeRef
 	if ref.Name == "" {
-		ref.Name = DefaultRuntime
+		ref.Name = wellknown.DefaultRuntime
 	}
 	if ptr.Deref(ref.APIGroup, "") == "" {
 		ref.APIGroup = new(trainerGroup)
@@ -61,7 +71,7 @@ func describe(ref trainer.RuntimeRef) string {
 // otherwise the one that it names.
 func OriginalRuntime(job *trainer.TrainJob) (kind, name string) {
 	ref := RuntimeRef(job)
-	before := job.Annotations[AnnotationRuntime]
+	before := job.Annotations[wellknown.AnnotationRuntime]
 	if before == "" {
 		return *ref.Kind, ref.Name
 	}
@@ -116,10 +126,10 @@ func (s Step) template(container string) *v1alpha1.PodTemplate {
 func stepOf(spec *trainer.TrainingRuntimeSpec) Step {
 	for i := range spec.Template.Spec.ReplicatedJobs {
 		job := &spec.Template.Spec.ReplicatedJobs[i]
-		if job.Name != StepName {
+		if job.Name != wellknown.StepName {
 			continue
 		}
-		if c := container(job, StepName); c != nil {
+		if c := container(job, wellknown.StepName); c != nil {
 			pod := &job.Template.Spec.Template.Spec
 			return Step{Env: c.Env, NodeSelector: pod.NodeSelector, Tolerations: pod.Tolerations}
 		}

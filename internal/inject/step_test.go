@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // withStep returns a runtime with our gate, whose step has variables and a placement.
@@ -84,7 +85,7 @@ func TestStepWithoutATable(t *testing.T) {
 // TestImageOfAnotherStep checks that the image of another program's step is not used for caches.
 func TestImageOfAnotherStep(t *testing.T) {
 	rt := withStep(t, "CACHE_IMAGE=another/program")
-	delete(rt.Labels, LabelGate)
+	delete(rt.Labels, wellknown.LabelGate)
 	if image := StepOf(rt).Image; image != "" {
 		t.Errorf("caches would run %s", image)
 	}

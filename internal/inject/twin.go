@@ -12,13 +12,15 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // TwinLabels are the labels of a twin: its source's, since the SDK needs trainer.kubeflow.org/framework, and LabelGate.
 func TwinLabels(source map[string]string) map[string]string {
 	labels := map[string]string{}
 	maps.Copy(labels, source)
-	labels[LabelGate] = "true"
+	labels[wellknown.LabelGate] = "true"
 	return labels
 }
 
@@ -31,7 +33,7 @@ func Twin(source *trainer.TrainingRuntimeSpec, gate Gate) (*trainer.TrainingRunt
 	twin := source.DeepCopy()
 	spec := &twin.Template.Spec
 	step := gate.job(stepOf(source), !hasClaim(spec, stepVolume))
-	replaced := map[string]bool{StepName: true}
+	replaced := map[string]bool{wellknown.StepName: true}
 	jobs := []jobset.ReplicatedJob{step}
 	for _, job := range spec.ReplicatedJobs {
 		if isStep(&job) {
@@ -53,17 +55,17 @@ func Twin(source *trainer.TrainingRuntimeSpec, gate Gate) (*trainer.TrainingRunt
 func twinnable(source *trainer.TrainingRuntimeSpec) error {
 	spec := &source.Template.Spec
 	trains := slices.ContainsFunc(spec.ReplicatedJobs, func(job jobset.ReplicatedJob) bool {
-		return !isInitializer(&job) && container(&job, NodeName) != nil
+		return !isInitializer(&job) && container(&job, wellknown.NodeName) != nil
 	})
 	switch {
 	case source.PodGroupPolicy != nil:
 		return errors.New("spec.podGroupPolicy is set: a gang starts only when all its pods can, but training pods wait until the step " +
-			StepName + " is complete, so the gang would wait for itself for ever; use a runtime without podGroupPolicy, and where pods must start together a queue of Kueue " +
+			wellknown.StepName + " is complete, so the gang would wait for itself for ever; use a runtime without podGroupPolicy, and where pods must start together a queue of Kueue " +
 			"(label kueue.x-k8s.io/queue-name on the TrainJob), which counts training and step at once")
 	case len(spec.ReplicatedJobs) == 0:
 		return errors.New("spec.template.spec.replicatedJobs is empty: there is nothing to train with")
 	case !trains:
-		return fmt.Errorf("no job has a container named %q, the one that trains and must be told where its cache is", NodeName)
+		return fmt.Errorf("no job has a container named %q, the one that trains and must be told where its cache is", wellknown.NodeName)
 	case spec.StartupPolicy != nil && spec.StartupPolicy.StartupPolicyOrder == jobset.InOrder:
 		return errors.New("spec.template.spec.startupPolicy is InOrder, which JobSet takes no dependsOn beside, " +
 			"and by which training would start before the cache is ready: give the jobs dependsOn instead")
@@ -75,7 +77,7 @@ func twinnable(source *trainer.TrainingRuntimeSpec) error {
 // passes values to it (kubeflow/trainer v2.3.0 pkg/runtime/framework/plugins/jobset: jobset.go:112, builder.go:45), so either is
 // sufficient.
 func isStep(job *jobset.ReplicatedJob) bool {
-	return job.Name == StepName || job.Template.Labels[ancestorLabel] == StepName
+	return job.Name == wellknown.StepName || job.Template.Labels[ancestorLabel] == wellknown.StepName
 }
 
 // isInitializer reports whether a job runs before training and does not need the cache.
@@ -97,7 +99,7 @@ func hasClaim(spec *jobset.JobSetSpec, name string) bool {
 // nameJob sets TRAIN_JOB_NAME in every training container.
 func nameJob(jobs []jobset.ReplicatedJob) {
 	for i := range jobs {
-		c := container(&jobs[i], NodeName)
+		c := container(&jobs[i], wellknown.NodeName)
 		if c == nil || isInitializer(&jobs[i]) {
 			continue
 		}

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/stocktest"
 )
 
@@ -44,7 +45,7 @@ func ready(name string) jobset.DependsOn {
 }
 
 func TestTwinDependencies(t *testing.T) {
-	five := []jobset.DependsOn{complete("a"), complete("b"), complete("c"), complete("d"), complete(StepName)}
+	five := []jobset.DependsOn{complete("a"), complete("b"), complete("c"), complete("d"), complete(wellknown.StepName)}
 	tests := []struct {
 		name   string
 		source *trainer.TrainingRuntimeSpec
@@ -52,26 +53,26 @@ func TestTwinDependencies(t *testing.T) {
 		order  []string
 	}{
 		{"training alone", runtimeOf(jobOf("node", "node", "trainer")),
-			map[string][]jobset.DependsOn{"node": {complete(StepName)}}, []string{StepName, "node"}},
+			map[string][]jobset.DependsOn{"node": {complete(wellknown.StepName)}}, []string{wellknown.StepName, "node"}},
 		{"launcher reaches it through the nodes", runtimeOf(jobOf("node", "node", ""), jobOf("launcher", "node", "trainer", ready("node"))),
-			map[string][]jobset.DependsOn{"node": {complete(StepName)}, "launcher": {ready("node")}}, []string{StepName, "node", "launcher"}},
+			map[string][]jobset.DependsOn{"node": {complete(wellknown.StepName)}, "launcher": {ready("node")}}, []string{wellknown.StepName, "node", "launcher"}},
 		{"model initializer does not wait", runtimeOf(jobOf("model-initializer", "model-initializer", ""), jobOf("node", "node", "", complete("model-initializer"))),
-			map[string][]jobset.DependsOn{"node": {complete("model-initializer"), complete(StepName)}}, []string{StepName, "model-initializer", "node"}},
+			map[string][]jobset.DependsOn{"node": {complete("model-initializer"), complete(wellknown.StepName)}}, []string{wellknown.StepName, "model-initializer", "node"}},
 		{"model initializer by its label", runtimeOf(jobOf("weights", "w", "model-initializer"), jobOf("node", "node", "")),
-			map[string][]jobset.DependsOn{"node": {complete(StepName)}}, []string{StepName, "weights", "node"}},
-		{"a dataset initializer in its place", runtimeOf(jobOf(StepName, StepName, StepName), jobOf("node", "node", "", complete(StepName))),
-			map[string][]jobset.DependsOn{"node": {complete(StepName)}}, []string{StepName, "node"}},
-		{"Ready is not enough", runtimeOf(jobOf(StepName, StepName, StepName), jobOf("node", "node", "", ready(StepName))),
-			map[string][]jobset.DependsOn{"node": {complete(StepName)}}, []string{StepName, "node"}},
+			map[string][]jobset.DependsOn{"node": {complete(wellknown.StepName)}}, []string{wellknown.StepName, "weights", "node"}},
+		{"a dataset initializer in its place", runtimeOf(jobOf(wellknown.StepName, wellknown.StepName, wellknown.StepName), jobOf("node", "node", "", complete(wellknown.StepName))),
+			map[string][]jobset.DependsOn{"node": {complete(wellknown.StepName)}}, []string{wellknown.StepName, "node"}},
+		{"Ready is not enough", runtimeOf(jobOf(wellknown.StepName, wellknown.StepName, wellknown.StepName), jobOf("node", "node", "", ready(wellknown.StepName))),
+			map[string][]jobset.DependsOn{"node": {complete(wellknown.StepName)}}, []string{wellknown.StepName, "node"}},
 		{"a dataset initializer behind others, which waits itself",
-			runtimeOf(jobOf("early", "node", ""), jobOf(StepName, StepName, StepName, complete("early")), jobOf("node", "node", "", complete(StepName))),
-			map[string][]jobset.DependsOn{"early": {complete(StepName)}, "node": {complete(StepName)}}, []string{StepName, "early", "node"}},
-		{"a dataset initializer of another name", runtimeOf(jobOf("data", StepName, StepName), jobOf("node", "node", "", complete("data"), ready("data"))),
-			map[string][]jobset.DependsOn{"node": {complete(StepName)}}, []string{StepName, "node"}},
+			runtimeOf(jobOf("early", "node", ""), jobOf(wellknown.StepName, wellknown.StepName, wellknown.StepName, complete("early")), jobOf("node", "node", "", complete(wellknown.StepName))),
+			map[string][]jobset.DependsOn{"early": {complete(wellknown.StepName)}, "node": {complete(wellknown.StepName)}}, []string{wellknown.StepName, "early", "node"}},
+		{"a dataset initializer of another name", runtimeOf(jobOf("data", wellknown.StepName, wellknown.StepName), jobOf("node", "node", "", complete("data"), ready("data"))),
+			map[string][]jobset.DependsOn{"node": {complete(wellknown.StepName)}}, []string{wellknown.StepName, "node"}},
 		{"five dependencies, one of which waits",
-			runtimeOf(jobOf(StepName, StepName, ""), jobOf("a", "x", ""), jobOf("b", "x", ""), jobOf("c", "x", ""), jobOf("d", "x", ""), jobOf("node", "node", "", five...)),
-			map[string][]jobset.DependsOn{"a": {complete(StepName)}, "b": {complete(StepName)}, "c": {complete(StepName)}, "d": {complete(StepName)}, "node": five},
-			[]string{StepName, "a", "b", "c", "d", "node"}},
+			runtimeOf(jobOf(wellknown.StepName, wellknown.StepName, ""), jobOf("a", "x", ""), jobOf("b", "x", ""), jobOf("c", "x", ""), jobOf("d", "x", ""), jobOf("node", "node", "", five...)),
+			map[string][]jobset.DependsOn{"a": {complete(wellknown.StepName)}, "b": {complete(wellknown.StepName)}, "c": {complete(wellknown.StepName)}, "d": {complete(wellknown.StepName)}, "node": five},
+			[]string{wellknown.StepName, "a", "b", "c", "d", "node"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -140,7 +141,7 @@ func TestTwinRefuses(t *testing.T) {
 // TestTwinKeepsThePlatformsDefaults checks that variables of the replaced step's program are removed, and that those for caches stay
 // and can be parsed.
 func TestTwinKeepsThePlatformsDefaults(t *testing.T) {
-	step := jobOf(StepName, StepName, StepName)
+	step := jobOf(wellknown.StepName, wellknown.StepName, wellknown.StepName)
 	step.Template.Spec.Template.Spec.Containers[0].Env = append(
 		variables("CACHE_IMAGE=old", "STORAGE_URI=hf://x/y", "WORKER_MEM=64Gi", "READY_TIMEOUT=3h", "AWS_REGION=eu-1", "TRAIN_JOB_NAME=fixed"),
 		corev1.EnvVar{Name: "ACCESS_TOKEN", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Key: "token"}}})
@@ -252,7 +253,7 @@ func everyTrainingJobWaits(t *testing.T, name string, spec *trainer.TrainingRunt
 	t.Helper()
 	waits := map[string]bool{}
 	for i, job := range spec.Template.Spec.ReplicatedJobs {
-		if i == 0 && (job.Name != StepName || len(job.DependsOn) > 0) {
+		if i == 0 && (job.Name != wellknown.StepName || len(job.DependsOn) > 0) {
 			t.Errorf("%s: the first job is %s with dependencies %v", name, job.Name, job.DependsOn)
 		}
 		waited := false
@@ -260,7 +261,7 @@ func everyTrainingJobWaits(t *testing.T, name string, spec *trainer.TrainingRunt
 			if _, earlier := waits[on.Name]; !earlier {
 				t.Errorf("%s: job %s depends on %s, which does not come before it", name, job.Name, on.Name)
 			}
-			waited = waited || waits[on.Name] && (on.Name != StepName || on.Status == jobset.DependencyComplete)
+			waited = waited || waits[on.Name] && (on.Name != wellknown.StepName || on.Status == jobset.DependencyComplete)
 		}
 		if len(job.DependsOn) > maxDependencies {
 			t.Errorf("%s: job %s has %d dependencies", name, job.Name, len(job.DependsOn))
@@ -274,12 +275,12 @@ func everyTrainingJobWaits(t *testing.T, name string, spec *trainer.TrainingRunt
 
 // randomRuntime returns a runtime with up to eight jobs that depend on earlier ones.
 func randomRuntime(rng *rand.Rand) *trainer.TrainingRuntimeSpec {
-	names := []string{"node", "launcher", StepName, "model-initializer", "data", "a", "b", "c"}
+	names := []string{"node", "launcher", wellknown.StepName, "model-initializer", "data", "a", "b", "c"}
 	rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	names = names[:1+rng.IntN(len(names))]
 	var jobs []jobset.ReplicatedJob
 	for i, name := range names {
-		job := jobOf(name, []string{"node", StepName, "x"}[rng.IntN(3)], []string{"", "trainer", StepName, modelStep}[rng.IntN(4)])
+		job := jobOf(name, []string{"node", wellknown.StepName, "x"}[rng.IntN(3)], []string{"", "trainer", wellknown.StepName, modelStep}[rng.IntN(4)])
 		for _, earlier := range names[:i] {
 			if len(job.DependsOn) < maxDependencies && rng.IntN(3) == 0 {
 				job.DependsOn = append(job.DependsOn, jobset.DependsOn{Name: earlier, Status: []jobset.DependsOnStatus{"Ready", "Complete"}[rng.IntN(2)]})

@@ -9,6 +9,8 @@ import (
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // Names of Services begin with a letter and have no dots; a name generated from a prefix ends with letters and digits.
@@ -16,6 +18,14 @@ var (
 	jobNameForm   = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
 	jobPrefixForm = regexp.MustCompile(`^[a-z][-a-z0-9]*$`)
 )
+
+// maxJobName is the maximum length of the name of a TrainJob with our step: JobSet makes pods named
+// <name>-dataset-initializer-0-0-abcde, and a pod's hostname has at most 63 characters (sigs.k8s.io/jobset v0.12.0
+// pkg/webhooks/jobset_webhook.go:243).
+const maxJobName = 63 - len("-"+wellknown.StepName+"-0-0-abcde")
+
+// generatedSuffix is the number of characters that the API server adds to metadata.generateName.
+const generatedSuffix = 5
 
 // Validate returns the request of a TrainJob that requests a cache (Asks), after Mutate, or errors in its request, name or runtime.
 // rt is the runtime that it now names; nil if it does not exist, which Trainer rejects. Validate is only called for TrainJobs that
@@ -40,7 +50,7 @@ func validateName(job *trainer.TrainJob) field.ErrorList {
 	var errs field.ErrorList
 	if len(name) > room {
 		errs = append(errs, field.Invalid(path, name, fmt.Sprintf("has %d characters, at most %d are allowed with a cache: the pods of its step are named %s; shorten it",
-			len(name), room, name+"-"+StepName+"-0-0-abcde")))
+			len(name), room, name+"-"+wellknown.StepName+"-0-0-abcde")))
 	}
 	if !form.MatchString(name) {
 		errs = append(errs, field.Invalid(path, name, "must begin with a letter and hold only a-z, 0-9 and -, as the cache's Service is named after it"))
@@ -56,7 +66,7 @@ func validateRuntime(rt *Runtime) field.ErrorList {
 			return field.ErrorList{err}
 		}
 		return field.ErrorList{field.Invalid(runtimePath.Child("name"), rt.Name,
-			fmt.Sprintf("the runtime's step %s is not datacache's: name %s, which datacache keeps for it", StepName, TwinName(rt.Name)))}
+			fmt.Sprintf("the runtime's step %s is not datacache's: name %s, which datacache keeps for it", wellknown.StepName, wellknown.TwinName(rt.Name)))}
 	}
 	if err := twinnable(rt.Spec); err != nil {
 		return field.ErrorList{unusable(rt, err)}

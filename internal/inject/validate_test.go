@@ -9,6 +9,8 @@ import (
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 func TestValidate(t *testing.T) {
@@ -16,7 +18,7 @@ func TestValidate(t *testing.T) {
 	gang := twin(t, stock(t, "torch-distributed"))
 	gang.Spec.PodGroupPolicy = &trainer.PodGroupPolicy{}
 	defaults := twin(t, stock(t, "torch-distributed"))
-	step := container(&defaults.Spec.Template.Spec.ReplicatedJobs[0], StepName)
+	step := container(&defaults.Spec.Template.Spec.ReplicatedJobs[0], wellknown.StepName)
 	step.Env = append(step.Env, variables("CLUSTER_SIZE=two")...)
 	name := func(name, generateName string) *trainer.TrainJob {
 		job := trainJob(table, location)

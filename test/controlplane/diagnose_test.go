@@ -13,7 +13,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/diagnose"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -65,7 +65,7 @@ func TestWhy(t *testing.T) {
 	})
 
 	cluster.Kubelet.Play(ns, func(pod *corev1.Pod) kubetest.Act {
-		if pod.Labels[inject.LabelReplicatedJob] == inject.StepName {
+		if pod.Labels[wellknown.LabelReplicatedJob] == wellknown.StepName {
 			return kubetest.Act{Exit: new(int32(0))}
 		}
 		return kubetest.Act{}

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -66,7 +66,7 @@ func TestWebhookIsDown(t *testing.T) {
 
 func mutatingCopy(t *testing.T, copied metav1.ObjectMeta, here *metav1.LabelSelector, nowhere admissionv1.WebhookClientConfig) client.Object {
 	t.Helper()
-	ours := appears(t, &admissionv1.MutatingWebhookConfiguration{}, "", inject.Group)
+	ours := appears(t, &admissionv1.MutatingWebhookConfiguration{}, "", wellknown.Group)
 	ours.ObjectMeta = copied
 	for i := range ours.Webhooks {
 		w := &ours.Webhooks[i]
@@ -78,7 +78,7 @@ func mutatingCopy(t *testing.T, copied metav1.ObjectMeta, here *metav1.LabelSele
 
 func validatingCopy(t *testing.T, copied metav1.ObjectMeta, here *metav1.LabelSelector, nowhere admissionv1.WebhookClientConfig) client.Object {
 	t.Helper()
-	ours := appears(t, &admissionv1.ValidatingWebhookConfiguration{}, "", inject.Group)
+	ours := appears(t, &admissionv1.ValidatingWebhookConfiguration{}, "", wellknown.Group)
 	ours.ObjectMeta = copied
 	for i := range ours.Webhooks {
 		w := &ours.Webhooks[i]

@@ -26,7 +26,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 	"github.com/kubeflow/datacache/test/kit/proctest"
@@ -64,7 +64,7 @@ func runtimes(t *testing.T) {
 	if err := cluster.InstallRuntimes(t.Context(), "torch-distributed"); err != nil {
 		t.Fatal(err)
 	}
-	appears(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName("torch-distributed"))
+	appears(t, &trainer.ClusterTrainingRuntime{}, "", wellknown.TwinName("torch-distributed"))
 }
 
 // change edits an object, and retries after conflicts.

@@ -22,12 +22,12 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
 // isCachePod distinguishes a cache's pods from those of jobs.
-func isCachePod(pod *corev1.Pod) bool { return pod.Labels[inject.LabelCache] != "" }
+func isCachePod(pod *corev1.Pod) bool { return pod.Labels[wellknown.LabelCache] != "" }
 
 // TestJobGetsItsCache follows a TrainJob from its creation until all its objects are gone.
 func TestJobGetsItsCache(t *testing.T) {
@@ -95,7 +95,7 @@ func objectsAreThere(t *testing.T, dc *v1alpha1.DataCache) {
 	t.Helper()
 	var secrets corev1.SecretList
 	kubetest.Eventually(t, "the cache's Secret", func() error {
-		if err := cluster.Client.List(t.Context(), &secrets, client.InNamespace(dc.Namespace), client.MatchingLabels{inject.LabelCache: dc.Name}); err != nil {
+		if err := cluster.Client.List(t.Context(), &secrets, client.InNamespace(dc.Namespace), client.MatchingLabels{wellknown.LabelCache: dc.Name}); err != nil {
 			return err
 		}
 		if len(secrets.Items) != 1 {
@@ -152,7 +152,7 @@ func noCachePods(t *testing.T, namespace string) {
 	t.Helper()
 	kubetest.Eventually(t, "the cache's pods are gone", func() error {
 		var pods corev1.PodList
-		if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.HasLabels{inject.LabelCache}); err != nil {
+		if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.HasLabels{wellknown.LabelCache}); err != nil {
 			return err
 		}
 		if len(pods.Items) > 0 {

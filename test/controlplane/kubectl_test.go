@@ -30,7 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
@@ -153,7 +153,7 @@ func (p *kubectlPlugin) says() {
 		"list --state=Failed -o json":       {`"kind": "DataCacheList"`, `"items": []`},
 		"status train":                      {"cache       " + ns + "/train", "Ready: Loaded: all 1000 rows are in memory", "table       demo.reviews", "used by     " + ns + "/train"},
 		"status train -o json":              {`"kind": "DataCache"`, `"state": "Ready"`},
-		"fails: why train":                  {"WAITS  pod train-dataset-initializer-0-0-", "ok     TrainJob " + ns + "/train: active", "ok     ClusterTrainingRuntime " + inject.TwinName("torch-distributed"), "ok     DataCache " + ns + "/train: Ready"},
+		"fails: why train":                  {"WAITS  pod train-dataset-initializer-0-0-", "ok     TrainJob " + ns + "/train: active", "ok     ClusterTrainingRuntime " + wellknown.TwinName("torch-distributed"), "ok     DataCache " + ns + "/train: Ready"},
 		"fails: why train -o yaml":          {"- blocks: false\n", "subject: TrainJob " + ns + "/train\n"},
 		"completion bash":                   {"kubectl-datacache"},
 		"help":                              {"kubectl datacache", "why"},
@@ -408,7 +408,7 @@ func (p *kubectlPlugin) uiOfAll() {
 			p.t.Errorf("GET %s: %d, want %d: %v", url, got, status, err)
 		}
 	}
-	lister := p.as("lister", rbacv1.PolicyRule{APIGroups: []string{inject.Group}, Resources: []string{"datacaches"}, Verbs: []string{"list"}})
+	lister := p.as("lister", rbacv1.PolicyRule{APIGroups: []string{wellknown.Group}, Resources: []string{"datacaches"}, Verbs: []string{"list"}})
 	kubetest.Eventually(p.t, "list as lister", func() error { // the role takes effect
 		_, err := lister.call("list")
 		return err
@@ -435,7 +435,7 @@ func (p *kubectlPlugin) uiOfAll() {
 // needsRights checks what a user is told who may only read the namespace, and that the right that top names is enough.
 func (p *kubectlPlugin) needsRights() {
 	rules := []rbacv1.PolicyRule{
-		{APIGroups: []string{inject.Group}, Resources: []string{"datacaches"}, Verbs: []string{"get", "list"}},
+		{APIGroups: []string{wellknown.Group}, Resources: []string{"datacaches"}, Verbs: []string{"get", "list"}},
 		{APIGroups: []string{""}, Resources: []string{"pods", "events"}, Verbs: []string{"get", "list"}},
 	}
 	viewer := p.as("viewer", rules...)

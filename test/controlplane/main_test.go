@@ -31,6 +31,7 @@ import (
 	"github.com/kubeflow/datacache/controller"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/overview/reviewed"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 	"github.com/kubeflow/datacache/webhook"
@@ -200,7 +201,7 @@ type network struct {
 
 // headPod is the name that LWS gives to the first pod of a cache's first group.
 func headPod(namespace, cache string) types.NamespacedName {
-	return types.NamespacedName{Namespace: namespace, Name: inject.CacheName(cache) + "-0"}
+	return types.NamespacedName{Namespace: namespace, Name: wellknown.CacheName(cache) + "-0"}
 }
 
 func (n *network) dial(ctx context.Context, pod *corev1.Pod) (net.Conn, error) {

@@ -20,7 +20,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
@@ -177,7 +177,7 @@ func waitingStepAt(t *testing.T, namespace, job, addresses string) *proctest.Pro
 	t.Helper()
 	var pods corev1.PodList
 	kubetest.Eventually(t, "the pod of the step", func() error {
-		labels := client.MatchingLabels{"jobset.sigs.k8s.io/jobset-name": job, "jobset.sigs.k8s.io/replicatedjob-name": inject.StepName}
+		labels := client.MatchingLabels{"jobset.sigs.k8s.io/jobset-name": job, "jobset.sigs.k8s.io/replicatedjob-name": wellknown.StepName}
 		if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(namespace), labels); err != nil {
 			return err
 		}

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // overlays maps the overlays that users install to their namespaces.
@@ -86,7 +86,7 @@ func checkOrder(t *testing.T, objects []*unstructured.Unstructured) {
 		t.Errorf("the Namespace comes after %s %s, want it first", objects[0].GetKind(), objects[0].GetName())
 	}
 	for _, object := range objects {
-		if object.GroupVersionKind().Group == inject.Group {
+		if object.GroupVersionKind().Group == wellknown.Group {
 			t.Errorf("%s %s needs the CRD that is applied with it", object.GetKind(), object.GetName())
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 const (
@@ -141,7 +141,7 @@ func TestRuntimesThatCannotServe(t *testing.T) {
 	gang := &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "gang"}, Spec: *stock.Spec.DeepCopy()}
 	gang.Spec.PodGroupPolicy = &trainer.PodGroupPolicy{PodGroupPolicySource: trainer.PodGroupPolicySource{Coscheduling: &trainer.CoschedulingPodGroupPolicySource{}}}
 	cluster.Create(t, gang)
-	own := &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "own", Labels: map[string]string{inject.LabelDerive: "false"}}, Spec: stock.Spec}
+	own := &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "own", Labels: map[string]string{wellknown.LabelDerive: "false"}}, Spec: stock.Spec}
 	cluster.Create(t, own)
 	tests := map[string][]string{
 		"gang":    {`"gang"`, "the runtime can't be used with a cache: spec.podGroupPolicy is set", "use a runtime without podGroupPolicy"},
@@ -163,7 +163,7 @@ func TestRuntimeThatWaitsForNoTable(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
 	ns := cluster.Namespace(t)
-	twin := appears(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName("torch-distributed"))
+	twin := appears(t, &trainer.ClusterTrainingRuntime{}, "", wellknown.TwinName("torch-distributed"))
 	cluster.Create(t, &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "own", Labels: twin.Labels}, Spec: twin.Spec})
 	job := cacheJob(ns, "train", table)
 	job.Spec.Initializer = nil

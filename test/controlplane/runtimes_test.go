@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -53,16 +53,16 @@ func TestRuntimeSaysItAll(t *testing.T) {
 			if dc.Spec.Arrow.Table != "demo.reviews" || *dc.Spec.Arrow.MetadataLocation != location {
 				t.Errorf("the cache is of %s at %v, want the runtime's table", dc.Spec.Arrow.Table, dc.Spec.Arrow.MetadataLocation)
 			}
-			account := appears(t, &corev1.ServiceAccount{}, ns, inject.CacheName("train"))
+			account := appears(t, &corev1.ServiceAccount{}, ns, wellknown.CacheName("train"))
 			if got := account.Annotations["eks.amazonaws.com/role-arn"]; got != role {
 				t.Errorf("the pods' account has the role %q, want the runtime's", got)
 			}
-			for _, pod := range podsWith(t, ns, 3, client.MatchingLabels{inject.LabelCache: "train"}) {
+			for _, pod := range podsWith(t, ns, 3, client.MatchingLabels{wellknown.LabelCache: "train"}) {
 				if pod.Spec.Containers[0].Image != itsImage || pod.Spec.NodeName != cacheNode {
 					t.Errorf("cache pod %s runs %s on %s, want %s on %s", pod.Name, pod.Spec.Containers[0].Image, pod.Spec.NodeName, itsImage, cacheNode)
 				}
 			}
-			for _, pod := range podsWith(t, ns, 2, client.MatchingLabels{inject.LabelReplicatedJob: inject.NodeName}) {
+			for _, pod := range podsWith(t, ns, 2, client.MatchingLabels{wellknown.LabelReplicatedJob: wellknown.NodeName}) {
 				env := pod.Spec.Containers[0].Env
 				if !slices.ContainsFunc(env, func(v corev1.EnvVar) bool { return v.Name == "TRAIN_JOB_NAME" }) {
 					t.Errorf("training pod %s has no TRAIN_JOB_NAME: %v", pod.Name, env)

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -77,7 +77,7 @@ func TestKubeflowSDK(t *testing.T) {
 	}
 	for form, of := range want {
 		job := awaitEvent.Jobs[form]
-		steps := map[string]string{inject.StepName: "Succeeded"}
+		steps := map[string]string{wellknown.StepName: "Succeeded"}
 		for node := range of.nodes {
 			steps[fmt.Sprintf("node-%d", node)] = "Running"
 		}
@@ -158,9 +158,9 @@ func headsFollowPods(t *testing.T, namespace string) {
 	cluster.Kubelet.Play(namespace, func(pod *corev1.Pod) kubetest.Act {
 		switch {
 		case isCachePod(pod):
-			heads.serve(namespace, pod.Labels[inject.LabelCache], server)
+			heads.serve(namespace, pod.Labels[wellknown.LabelCache], server)
 			return kubetest.Act{Log: serverLog + pod.Name + "\n"}
-		case pod.Spec.Containers[0].Name == inject.StepName:
+		case pod.Spec.Containers[0].Name == wellknown.StepName:
 			return kubetest.Act{Exit: new(int32(0)), Log: gateLog + "\n"}
 		}
 		return kubetest.Act{}

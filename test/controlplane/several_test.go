@@ -16,7 +16,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/diagnose"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -40,8 +40,8 @@ func pointsTo(t *testing.T, service string, dc *v1alpha1.DataCache) {
 	t.Helper()
 	found := appears(t, &corev1.Service{}, dc.Namespace, service)
 	want := fmt.Sprintf("%s-cache-service.%s.svc.cluster.local", dc.Name, dc.Namespace)
-	if found.Spec.ExternalName != want || found.Annotations[inject.AnnotationUses] != dc.Namespace+"/"+dc.Name {
-		t.Errorf("Service %s leads to %q and records %q, want DataCache %s", service, found.Spec.ExternalName, found.Annotations[inject.AnnotationUses], dc.Name)
+	if found.Spec.ExternalName != want || found.Annotations[wellknown.AnnotationUses] != dc.Namespace+"/"+dc.Name {
+		t.Errorf("Service %s leads to %q and records %q, want DataCache %s", service, found.Spec.ExternalName, found.Annotations[wellknown.AnnotationUses], dc.Name)
 	}
 }
 
@@ -52,7 +52,7 @@ func TestSeveralCaches(t *testing.T) {
 	runtimes(t)
 	ns := cluster.Namespace(t)
 	cluster.Kubelet.Play(ns, func(pod *corev1.Pod) kubetest.Act {
-		if pod.Labels[inject.LabelCache] == "code" {
+		if pod.Labels[wellknown.LabelCache] == "code" {
 			return kubetest.Act{Waiting: "ImagePullBackOff"}
 		}
 		return kubetest.Act{}

@@ -17,7 +17,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/controller"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -37,17 +37,17 @@ func TestSpecs(t *testing.T) {
 	for _, j := range set.Spec.ReplicatedJobs {
 		jobs[j.Name] = j
 	}
-	if first := set.Spec.ReplicatedJobs[0].Name; first != inject.StepName {
+	if first := set.Spec.ReplicatedJobs[0].Name; first != wellknown.StepName {
 		t.Errorf("the JobSet's first job is %s, want the step", first)
 	}
-	gateIsRight(t, jobs[inject.StepName].Template.Spec)
-	node := jobs[inject.NodeName]
-	if diff := cmp.Diff([]jobset.DependsOn{{Name: inject.StepName, Status: jobset.DependencyComplete}}, node.DependsOn); diff != "" {
+	gateIsRight(t, jobs[wellknown.StepName].Template.Spec)
+	node := jobs[wellknown.NodeName]
+	if diff := cmp.Diff([]jobset.DependsOn{{Name: wellknown.StepName, Status: jobset.DependencyComplete}}, node.DependsOn); diff != "" {
 		t.Errorf("what training waits for (-want +got):\n%s", diff)
 	}
 	knowsItsJob(t, "training", node.Template.Spec.Template.Spec.Containers[0])
 
-	step := appears(t, &batchv1.Job{}, ns, "train-"+inject.StepName+"-0")
+	step := appears(t, &batchv1.Job{}, ns, "train-"+wellknown.StepName+"-0")
 	gateIsRight(t, step.Spec)
 	for _, pod := range cachePods(t, ns, 3) {
 		cachePodIsRight(t, pod)
@@ -59,7 +59,7 @@ func gateIsRight(t *testing.T, spec batchv1.JobSpec) {
 	t.Helper()
 	pod := spec.Template.Spec
 	gate := pod.Containers[0]
-	if gate.Name != inject.StepName || gate.Image != image || strings.Join(gate.Args, " ") != "initializer --notices=:8080" {
+	if gate.Name != wellknown.StepName || gate.Image != image || strings.Join(gate.Args, " ") != "initializer --notices=:8080" {
 		t.Errorf("the step's container is %s of %s with %q", gate.Name, gate.Image, gate.Args)
 	}
 	knowsItsJob(t, "the step", gate)
@@ -159,7 +159,7 @@ func cachePods(t *testing.T, namespace string, count int) []corev1.Pod {
 	t.Helper()
 	var pods corev1.PodList
 	kubetest.Eventually(t, fmt.Sprintf("%d pods of the cache", count), func() error {
-		if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.HasLabels{inject.LabelCache}); err != nil {
+		if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.HasLabels{wellknown.LabelCache}); err != nil {
 			return err
 		}
 		if len(pods.Items) != count {

@@ -15,7 +15,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -31,7 +31,7 @@ func TestUpstreamsCacheRuntime(t *testing.T) {
 	}
 	ns := cluster.Namespace(t)
 	upstream := initializerImage(t, appears(t, &trainer.ClusterTrainingRuntime{}, "", name).Spec.Template.Spec)
-	appears(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName(name))
+	appears(t, &trainer.ClusterTrainingRuntime{}, "", wellknown.TwinName(name))
 
 	alone := cacheJob(ns, "alone", "hf://not/ours")
 	alone.Spec.RuntimeRef.Name = name
@@ -43,7 +43,7 @@ func TestUpstreamsCacheRuntime(t *testing.T) {
 	job := cacheJob(ns, "train", table, tableEnv()...)
 	job.Spec.RuntimeRef.Name = name
 	cluster.Create(t, job)
-	if job.Spec.RuntimeRef.Name != inject.TwinName(name) {
+	if job.Spec.RuntimeRef.Name != wellknown.TwinName(name) {
 		t.Fatalf("the TrainJob runs on %s, want the twin", job.Spec.RuntimeRef.Name)
 	}
 	cluster.DataCache(t, ns, "train", v1alpha1.StateReady)
@@ -59,11 +59,11 @@ func TestUpstreamsCacheRuntime(t *testing.T) {
 func initializerImage(t *testing.T, spec jobset.JobSetSpec) string {
 	t.Helper()
 	for _, job := range spec.ReplicatedJobs {
-		if job.Name == inject.StepName {
+		if job.Name == wellknown.StepName {
 			return job.Template.Spec.Template.Spec.Containers[0].Image
 		}
 	}
-	t.Fatalf("there is no job %s", inject.StepName)
+	t.Fatalf("there is no job %s", wellknown.StepName)
 	return ""
 }
 
@@ -72,7 +72,7 @@ func trains(t *testing.T, namespace string) {
 	t.Helper()
 	kubetest.Eventually(t, "training runs", func() error {
 		var pods corev1.PodList
-		if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.MatchingLabels{jobset.ReplicatedJobNameKey: inject.NodeName}); err != nil {
+		if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.MatchingLabels{jobset.ReplicatedJobNameKey: wellknown.NodeName}); err != nil {
 			return err
 		}
 		for _, pod := range pods.Items {
@@ -94,7 +94,7 @@ func onlyOurs(t *testing.T, namespace, upstream string) {
 			t.Fatal(err)
 		}
 	}
-	if len(sets.Items) != 1 || sets.Items[0].Labels[inject.LabelCache] != "train" {
+	if len(sets.Items) != 1 || sets.Items[0].Labels[wellknown.LabelCache] != "train" {
 		t.Errorf("there are %d LeaderWorkerSets, want the one of the TrainJob's DataCache", len(sets.Items))
 	}
 	for _, pod := range pods.Items {

@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 	"github.com/kubeflow/datacache/test/kit/readtest"
 )
@@ -94,7 +94,7 @@ func TestTrainingWaits(t *testing.T) {
 				switch {
 				case isCachePod(pod):
 					return kubetest.Act{}
-				case pod.Labels[inject.LabelReplicatedJob] != inject.StepName:
+				case pod.Labels[wellknown.LabelReplicatedJob] != wellknown.StepName:
 					return w.training
 				case w.step == kubetest.Act{}:
 					return succeeds
@@ -142,7 +142,7 @@ func TestTrainingStandsStill(t *testing.T) {
 	allow(t, ns, ns, "viewer-of-caches")
 	page := visit(t, webhookPort).as(t, ns, "viewer-of-caches")
 	cluster.Kubelet.Play(ns, func(pod *corev1.Pod) kubetest.Act {
-		if pod.Labels[inject.LabelReplicatedJob] == inject.StepName {
+		if pod.Labels[wellknown.LabelReplicatedJob] == wellknown.StepName {
 			return kubetest.Act{Exit: new(int32(0))}
 		}
 		return kubetest.Act{}
@@ -244,7 +244,7 @@ func deny(group, resources, message string) func(*testing.T, string) {
 	return func(t *testing.T, namespace string) {
 		t.Helper()
 		forbid(t, namespace, group, resources, `!("jobset.sigs.k8s.io/replicatedjob-name" in object.metadata.labels) || object.metadata.labels["jobset.sigs.k8s.io/replicatedjob-name"] != "node"`, message)
-		labels := map[string]string{inject.LabelReplicatedJob: "node"}
+		labels := map[string]string{wellknown.LabelReplicatedJob: "node"}
 		pod := corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "i"}}}
 		var object client.Object = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "any", Labels: labels}, Spec: pod}
 		if resources == "jobs" {
@@ -259,11 +259,11 @@ func waitingPod(t *testing.T, namespace string, step bool) *corev1.Pod {
 	t.Helper()
 	job := "node"
 	if step {
-		job = inject.StepName
+		job = wellknown.StepName
 	}
 	var pods corev1.PodList
 	kubetest.Eventually(t, "the pod of "+job, func() error {
-		err := cluster.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.MatchingLabels{inject.LabelReplicatedJob: job})
+		err := cluster.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.MatchingLabels{wellknown.LabelReplicatedJob: job})
 		if err == nil && len(pods.Items) == 0 {
 			err = errors.New("there is none")
 		}

@@ -28,7 +28,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 	"github.com/kubeflow/datacache/test/kit/s3test"
@@ -188,7 +188,7 @@ func TestWhyItWaits(t *testing.T) {
 	runtimes(t)
 	ns := cluster.Namespace(t)
 	cluster.Kubelet.Play(ns, func(pod *corev1.Pod) kubetest.Act {
-		if pod.Labels[inject.LabelCache] == "starting" {
+		if pod.Labels[wellknown.LabelCache] == "starting" {
 			return kubetest.Act{Waiting: "ContainerCreating"}
 		}
 		return kubetest.Act{}
@@ -342,7 +342,7 @@ func TestWhyTrainingFailed(t *testing.T) {
 		switch {
 		case isCachePod(pod):
 			return kubetest.Act{}
-		case pod.Labels["jobset.sigs.k8s.io/replicatedjob-name"] == inject.StepName:
+		case pod.Labels["jobset.sigs.k8s.io/replicatedjob-name"] == wellknown.StepName:
 			return kubetest.Act{Exit: new(int32(0))}
 		case pod.Labels["jobset.sigs.k8s.io/jobset-name"] == "large":
 			return kubetest.Act{Exit: new(int32(137)), Reason: "OOMKilled"}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -73,7 +74,7 @@ func TestTwinFollowsItsSource(t *testing.T) {
 	if job.Spec.RuntimeRef.Name != "torch-data-cache" {
 		t.Fatalf("the TrainJob runs on %s, want the twin", job.Spec.RuntimeRef.Name)
 	}
-	change(t, runtime, func(r *trainer.TrainingRuntime) { r.Labels[inject.LabelDerive] = "false" })
+	change(t, runtime, func(r *trainer.TrainingRuntime) { r.Labels[wellknown.LabelDerive] = "false" })
 	// The marker is reconciled after the twin: so the twin was left unchanged, and not just not reconciled yet.
 	marker := namespaced(t, ns, "marker")
 	appears(t, &trainer.TrainingRuntime{}, ns, "marker-data-cache")
@@ -91,7 +92,7 @@ func TestTwinThatCannotBe(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
 	theirs := namespaced(t, ns, "torch-data-cache")
-	change(t, theirs, func(r *trainer.TrainingRuntime) { r.Labels[inject.LabelDerive] = "false" })
+	change(t, theirs, func(r *trainer.TrainingRuntime) { r.Labels[wellknown.LabelDerive] = "false" })
 	before := theirs.DeepCopy()
 	source := namespaced(t, ns, "torch")
 	hears(t, source, "CacheTwinNameTaken", "torch-data-cache exists and is not this one's twin")
@@ -105,7 +106,7 @@ func TestTwinThatCannotBe(t *testing.T) {
 		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(theirs), twin); err != nil {
 			return err
 		}
-		if twin.Annotations[inject.AnnotationTwinOf] != "torch" {
+		if twin.Annotations[wellknown.AnnotationTwinOf] != "torch" {
 			return errors.New("it is not torch's twin")
 		}
 		return nil

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // written returns a TrainJob as its user wrote it, and as it is after admission.
@@ -26,13 +26,13 @@ func written(t *testing.T, namespace, name string) (theirs, admitted *trainer.Tr
 	theirs.Spec.Initializer.Dataset.SecretRef = &corev1.LocalObjectReference{Name: "keys"}
 	admitted = theirs.DeepCopy()
 	cluster.Create(t, admitted)
-	if admitted.Spec.RuntimeRef.Name != "torch-distributed-data-cache" || admitted.Annotations[inject.AnnotationRuntime] != "torch-distributed" {
+	if admitted.Spec.RuntimeRef.Name != "torch-distributed-data-cache" || admitted.Annotations[wellknown.AnnotationRuntime] != "torch-distributed" {
 		t.Fatalf("the TrainJob runs on %s with annotations %v, want the twin, and the runtime that it named", admitted.Spec.RuntimeRef.Name, admitted.Annotations)
 	}
-	if admitted.Spec.Initializer.Dataset.SecretRef != nil || admitted.Annotations[inject.AnnotationSecret] != "keys" {
+	if admitted.Spec.Initializer.Dataset.SecretRef != nil || admitted.Annotations[wellknown.AnnotationSecret] != "keys" {
 		t.Fatalf("the TrainJob's step gets the Secret, annotations are %v", admitted.Annotations)
 	}
-	if len(admitted.Spec.RuntimePatches) != 1 || admitted.Spec.RuntimePatches[0].Manager != inject.PatchManager {
+	if len(admitted.Spec.RuntimePatches) != 1 || admitted.Spec.RuntimePatches[0].Manager != wellknown.PatchManager {
 		t.Fatalf("runtimePatches are %+v, want ours", admitted.Spec.RuntimePatches)
 	}
 	return theirs, admitted

@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 const (
@@ -288,9 +288,9 @@ func managerPods(t *testing.T) map[string]string {
 // untouchable returns what no upgrade may replace: the CRD, a TrainJob's DataCache, and the pods of its cache.
 func untouchable(t *testing.T, namespace, name string) map[string]string {
 	t.Helper()
-	found := identities(t, client.InNamespace(namespace), client.MatchingLabels{inject.LabelCache: name})
+	found := identities(t, client.InNamespace(namespace), client.MatchingLabels{wellknown.LabelCache: name})
 	for _, object := range []client.Object{&apiextensions.CustomResourceDefinition{}, &v1alpha1.DataCache{}} {
-		key := client.ObjectKey{Name: "datacaches." + inject.Group}
+		key := client.ObjectKey{Name: "datacaches." + wellknown.Group}
 		if _, is := object.(*v1alpha1.DataCache); is {
 			key = client.ObjectKey{Namespace: namespace, Name: name}
 		}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/controller"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // TestTwoCopies checks that both heads of a cache with two copies serve the same rows of the same snapshot. In the middle of an epoch
@@ -66,7 +66,7 @@ func bothHeads(t *testing.T, namespace, cache string) {
 	t.Helper()
 	var snapshots []int64
 	for copied := range 2 {
-		text, err := podPage(t, namespace, fmt.Sprintf("%s-%d", inject.CacheName(cache), copied), "status")
+		text, err := podPage(t, namespace, fmt.Sprintf("%s-%d", wellknown.CacheName(cache), copied), "status")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +106,7 @@ func restarted(t *testing.T, namespace, name string) error {
 func TestTaintedNode(t *testing.T) {
 	ns := namespace(t)
 	onCluster(t, "status")
-	twin := appears(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName("torch-distributed"))
+	twin := appears(t, &trainer.ClusterTrainingRuntime{}, "", wellknown.TwinName("torch-distributed"))
 	own := &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: withCache, Labels: twin.Labels}, Spec: twin.Spec}
 	step := &own.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
 	step.NodeSelector = map[string]string{corev1.LabelHostname: "n2"}
@@ -133,7 +133,7 @@ func checkNodes(t *testing.T, namespace string) error {
 		what := "training"
 		if pod.Labels[controller.LabelRole] != "" {
 			what = "cache"
-		} else if pod.Labels["jobset.sigs.k8s.io/replicatedjob-name"] == inject.StepName {
+		} else if pod.Labels["jobset.sigs.k8s.io/replicatedjob-name"] == wellknown.StepName {
 			what = "step"
 		}
 		nodes[what] = append(nodes[what], pod.Spec.NodeName)

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // TestFailures checks that a cache that can't be loaded fails the TrainJob before it trains, with the reason in all places where
@@ -40,7 +40,7 @@ func TestFailures(t *testing.T) {
 				keys := storeKeys(t)
 				keys["AWS_SECRET_ACCESS_KEY"] = []byte("wrong")
 				cluster.Create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "wrong"}, Data: keys})
-				j.Annotations = map[string]string{inject.AnnotationSecret: "wrong"}
+				j.Annotations = map[string]string{wellknown.AnnotationSecret: "wrong"}
 			}, []string{"SignatureDoesNotMatch"},
 		},
 		"too little memory": {
@@ -66,7 +66,7 @@ func TestFailures(t *testing.T) {
 // tellsWhy checks that the words are in all places where users look.
 func tellsWhy(t *testing.T, s sdkView, dc *v1alpha1.DataCache, words []string) {
 	t.Helper()
-	if s.Status != "Failed" || s.Steps[inject.StepName] != "Failed" {
+	if s.Status != "Failed" || s.Steps[wellknown.StepName] != "Failed" {
 		t.Errorf("the SDK says that the TrainJob is %s, its steps %v; want both Failed", s.Status, s.Steps)
 	}
 	reason := ""
@@ -82,7 +82,7 @@ func tellsWhy(t *testing.T, s sdkView, dc *v1alpha1.DataCache, words []string) {
 	for place, text := range map[string]string{
 		"the DataCache's condition Ready":           reason,
 		"the event CacheFailed":                     event,
-		"the log of the step " + inject.StepName:    strings.Join(s.Logs[inject.StepName], "\n"),
+		"the log of the step " + wellknown.StepName: strings.Join(s.Logs[wellknown.StepName], "\n"),
 		"what cache_status of our SDK's part gives": s.Cache,
 	} {
 		for _, word := range words {

@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // fluidImage has the FUSE client location-fuse (hack/fluid): its file system has one file for each mount, with the mount's location.
@@ -135,7 +135,7 @@ func readFiles(t *testing.T, r *run, location string) time.Time {
 	t.Helper()
 	r.ends(t, trainer.TrainJobComplete)
 	var pods corev1.PodList
-	labels := client.MatchingLabels{inject.LabelJobSet: r.name, inject.LabelReplicatedJob: inject.NodeName}
+	labels := client.MatchingLabels{wellknown.LabelJobSet: r.name, wellknown.LabelReplicatedJob: wellknown.NodeName}
 	if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(r.namespace), labels); err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func readFiles(t *testing.T, r *run, location string) time.Time {
 			first = lines[0].FirstByte
 		}
 	}
-	if log := strings.Join(s.Logs[inject.StepName], "\n"); !strings.Contains(log, "ready: "+location+" can be mounted by claim") {
+	if log := strings.Join(s.Logs[wellknown.StepName], "\n"); !strings.Contains(log, "ready: "+location+" can be mounted by claim") {
 		t.Errorf("the step said:\n%s", log)
 	}
 	return time.UnixMicro(int64(first * 1e6))
@@ -185,14 +185,14 @@ func TestFluidImageMissing(t *testing.T) {
 	j.Dataset["ready_timeout"] = "45s" // as long as a busy machine may need to get there
 	r := train(t, ns, j)
 	r.ends(t, trainer.TrainJobFailed)
-	log := strings.Join(r.look(t).Logs[inject.StepName], "\n")
+	log := strings.Join(r.look(t).Logs[wellknown.StepName], "\n")
 	for _, word := range []string{"the files can't be mounted on node", "-fuse-", image} {
 		if !strings.Contains(log, word) {
-			t.Errorf("the log of the step %s does not say %q:\n%s", inject.StepName, word, log)
+			t.Errorf("the log of the step %s does not say %q:\n%s", wellknown.StepName, word, log)
 		}
 	}
 	var pods corev1.PodList
-	labels := client.MatchingLabels{inject.LabelJobSet: r.name, inject.LabelReplicatedJob: inject.NodeName}
+	labels := client.MatchingLabels{wellknown.LabelJobSet: r.name, wellknown.LabelReplicatedJob: wellknown.NodeName}
 	if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(ns), labels); err != nil || len(pods.Items) > 0 {
 		t.Errorf("%d pods train without their files (%v)", len(pods.Items), err)
 	}
@@ -268,14 +268,14 @@ func addSeveralContainers(t *testing.T, ns string) {
 		}
 	}
 	for i := range spec.Template.Spec.ReplicatedJobs {
-		if target := &spec.Template.Spec.ReplicatedJobs[i]; target.Name == inject.NodeName {
+		if target := &spec.Template.Spec.ReplicatedJobs[i]; target.Name == wellknown.NodeName {
 			pod := &target.Template.Spec.Template.Spec
 			pod.InitContainers = append(pod.InitContainers, read("before"))
 			pod.Containers = append(pod.Containers, read("beside"))
 		}
 	}
 	cluster.Create(t, &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: severalContainers, Labels: stock.Labels}, Spec: *spec})
-	appears(t, &trainer.TrainingRuntime{}, ns, inject.TwinName(severalContainers))
+	appears(t, &trainer.TrainingRuntime{}, ns, wellknown.TwinName(severalContainers))
 }
 
 // cacheOfFiles waits for the namespace's DataCache of the location.

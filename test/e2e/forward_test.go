@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
 
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
@@ -27,7 +27,7 @@ func podPage(t *testing.T, namespace, pod, page string) ([]byte, error) {
 	to := cluster.logs.CoreV1().RESTClient().Post().Namespace(namespace).Resource("pods").Name(pod).SubResource("portforward").URL()
 	dialer := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, to)
 	stop, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	forward, err := portforward.New(dialer, []string{fmt.Sprintf("0:%d", inject.HTTPPort)}, stop, ready, io.Discard, io.Discard)
+	forward, err := portforward.New(dialer, []string{fmt.Sprintf("0:%d", wellknown.HTTPPort)}, stop, ready, io.Discard, io.Discard)
 	if err != nil {
 		return nil, err
 	}

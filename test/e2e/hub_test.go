@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/hubtest"
 )
 
@@ -77,7 +77,7 @@ func readHub(t *testing.T, own, other string) {
 	reader, stranger := hubJob(t, own, "reader"), hubJob(t, other, "stranger")
 	for r, want := range map[*run]string{unlabelled: "no mirror", reader: hubText, stranger: "status 401"} {
 		r.ends(t, trainer.TrainJobComplete)
-		if lines := r.look(t).Logs[inject.NodeName+"-0"]; !slices.Contains(lines, want) {
+		if lines := r.look(t).Logs[wellknown.NodeName+"-0"]; !slices.Contains(lines, want) {
 			t.Errorf("TrainJob %s in %s wrote %q, want %q", r.name, r.namespace, lines, want)
 		}
 	}

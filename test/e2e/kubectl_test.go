@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -33,7 +33,7 @@ func buildPlugin(t *testing.T) (program string) {
 func kubectlSays(t *testing.T, program string, r *run) {
 	t.Helper()
 	began := time.Now()
-	head := inject.CacheName(r.name) + "-0"
+	head := wellknown.CacheName(r.name) + "-0"
 	for command, parts := range map[string][]string{
 		"list":   {r.namespace, r.name, "Ready", "100%"},
 		"status": {"cache       " + r.namespace + "/" + r.name, "state       Ready: Loaded: all ", "used by     " + r.namespace + "/" + r.name},

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // TestSuspendResumeFinish checks that a TrainJob's cache is freed when it is suspended, and runs again with the same snapshot when it
@@ -38,7 +38,7 @@ func TestSuspendResumeFinish(t *testing.T) {
 	}
 	r.suspend(t, true)
 	cluster.DataCache(t, ns, r.name, v1alpha1.StateReleased)
-	await(t, "the cache's memory to go", func() error { return nothingRuns(t, ns, client.HasLabels{inject.LabelCache}) })
+	await(t, "the cache's memory to go", func() error { return nothingRuns(t, ns, client.HasLabels{wellknown.LabelCache}) })
 	await(t, "the training to end", func() error { return nothingRuns(t, ns) })
 
 	r.suspend(t, false)

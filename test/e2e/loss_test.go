@@ -20,7 +20,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/controller"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // TestDataNodeDies kills a data node during training. The same rows must be loaded again, and training must continue and get each row
@@ -60,7 +60,7 @@ func TestNodeIsLost(t *testing.T) {
 	dc := sharedCache(ns, wide.write(t), ns)
 	dc.Spec.Retention.IdleTTL = nil // it must be kept while it has no user yet
 	dc.Spec.Arrow.Head.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{NodeSelector: map[string]string{corev1.LabelHostname: "n1"}}}
-	checkNodes := metav1.LabelSelector{MatchLabels: map[string]string{inject.LabelCache: dc.Name, controller.LabelRole: controller.RoleNode}}
+	checkNodes := metav1.LabelSelector{MatchLabels: map[string]string{wellknown.LabelCache: dc.Name, controller.LabelRole: controller.RoleNode}}
 	dc.Spec.Arrow.DataNode.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelHostname, LabelSelector: &checkNodes}},
 	}}}}
@@ -136,7 +136,7 @@ func isBack(t *testing.T, namespace, cache string, began time.Time) {
 	t.Helper()
 	var s headStatus
 	await(t, "cache "+cache+" to be whole again", func() error {
-		head := inject.CacheName(cache) + "-0"
+		head := wellknown.CacheName(cache) + "-0"
 		text, err := podPage(t, namespace, head, "status")
 		if err != nil {
 			return err

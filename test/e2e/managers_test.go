@@ -17,7 +17,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // These tests disable components that all others need; they are not parallel, and so run before the parallel ones.
@@ -95,11 +95,11 @@ func TestManagerIsDownWhileJobEnds(t *testing.T) {
 	await(t, "the managers to be gone", func() error { return nothingRuns(t, deployment.Namespace, managerLabels) })
 	r.ends(t, trainer.TrainJobComplete)
 	readOnce(t, r, r.look(t), 2, wide.Rows)
-	appears(t, &lws.LeaderWorkerSet{}, ns, inject.CacheName(r.name)) // not freed, since no manager is running
+	appears(t, &lws.LeaderWorkerSet{}, ns, wellknown.CacheName(r.name)) // not freed, since no manager is running
 
 	up()
 	cluster.DataCache(t, ns, r.name, v1alpha1.StateReleased)
-	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, inject.CacheName(r.name))
+	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, wellknown.CacheName(r.name))
 }
 
 // TestAPIServerRestarts restarts the API server during training: the rows must be unaffected, and all managers must recover.
@@ -111,7 +111,7 @@ func TestAPIServerRestarts(t *testing.T) {
 	r.ends(t, trainer.TrainJobComplete)
 	readOnce(t, r, r.look(t), 2, wide.Rows)
 	cluster.DataCache(t, ns, r.name, v1alpha1.StateReleased)
-	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, inject.CacheName(r.name))
+	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, wellknown.CacheName(r.name))
 }
 
 // manager returns datacache's Deployment, from whichever namespace it was installed in.
@@ -153,7 +153,7 @@ func scale(t *testing.T, d *appsv1.Deployment, replicas int32) {
 func cachePods(t *testing.T, namespace string) (map[string]types.UID, error) {
 	t.Helper()
 	var pods corev1.PodList
-	if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.HasLabels{inject.LabelCache}); err != nil {
+	if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.HasLabels{wellknown.LabelCache}); err != nil {
 		return nil, err
 	}
 	uids := map[string]types.UID{}

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // TestNetworkPolicies checks who may connect to a cache's pods, by evaluating the cluster's policies for the labels of real pods. Where
@@ -34,12 +34,12 @@ func TestNetworkPolicies(t *testing.T) {
 		j.Args = slowArgs()
 		train(t, ns, j).passes(t, 1, 1)
 	}
-	head := appears(t, &corev1.Pod{}, own, inject.CacheName(dc.Name)+"-0")
-	flight, http := int32(inject.FlightPort), int32(inject.HTTPPort)
-	training := client.MatchingLabels{"jobset.sigs.k8s.io/jobset-name": "through", "jobset.sigs.k8s.io/replicatedjob-name": inject.NodeName}
+	head := appears(t, &corev1.Pod{}, own, wellknown.CacheName(dc.Name)+"-0")
+	flight, http := int32(wellknown.FlightPort), int32(wellknown.HTTPPort)
+	training := client.MatchingLabels{"jobset.sigs.k8s.io/jobset-name": "through", "jobset.sigs.k8s.io/replicatedjob-name": wellknown.NodeName}
 
-	for _, cache := range pods(t, own, client.MatchingLabels{inject.LabelCache: dc.Name}) {
-		for _, from := range pods(t, own, client.HasLabels{inject.LabelCache}) {
+	for _, cache := range pods(t, own, client.MatchingLabels{wellknown.LabelCache: dc.Name}) {
+		for _, from := range pods(t, own, client.HasLabels{wellknown.LabelCache}) {
 			admits(t, &cache, &from, true, flight, http)
 		}
 		for _, ns := range []string{own, allowed} {

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/controller"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // release is a release that was published into a registry without TLS.
@@ -47,7 +47,7 @@ func TestRelease(t *testing.T) {
 	await(t, "managers of the release", func() error { return r.managers(t) })
 	await(t, "webhook and twin of the release", func() error {
 		twin := &trainer.ClusterTrainingRuntime{}
-		if err := cluster.Client.Get(t.Context(), client.ObjectKey{Name: inject.TwinName("torch-distributed")}, twin); err != nil {
+		if err := cluster.Client.Get(t.Context(), client.ObjectKey{Name: wellknown.TwinName("torch-distributed")}, twin); err != nil {
 			return err
 		}
 		if image := stepOf(t, twin.Spec).Image; !slices.Contains(r.images, image) {
@@ -126,7 +126,7 @@ func (r *release) cache(t *testing.T, namespace string, seen map[string]bool) er
 	}
 	for _, pod := range list.Items {
 		role := pod.Labels[controller.LabelRole]
-		if step := pod.Labels["jobset.sigs.k8s.io/replicatedjob-name"]; role == "" && step != inject.StepName {
+		if step := pod.Labels["jobset.sigs.k8s.io/replicatedjob-name"]; role == "" && step != wellknown.StepName {
 			continue // training
 		} else if role == "" {
 			role = step
@@ -136,7 +136,7 @@ func (r *release) cache(t *testing.T, namespace string, seen map[string]bool) er
 		}
 		seen[role] = true
 	}
-	for _, role := range []string{controller.RoleHead, controller.RoleNode, inject.StepName} {
+	for _, role := range []string{controller.RoleHead, controller.RoleNode, wellknown.StepName} {
 		if !seen[role] {
 			return fmt.Errorf("no %s yet, only %v", role, seen)
 		}

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // TestRuntimes runs the same training on every kind of runtime, and requests its cache in every way.
@@ -67,7 +67,7 @@ func onOurs(t *testing.T, ns string) *run {
 	if err := yaml.UnmarshalStrict(text, ours); err != nil {
 		t.Fatal(err)
 	}
-	twin := appears(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName("torch-distributed"))
+	twin := appears(t, &trainer.ClusterTrainingRuntime{}, "", wellknown.TwinName("torch-distributed"))
 	stepOf(t, ours.Spec).Image = stepOf(t, twin.Spec).Image
 	cluster.Create(t, &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: withCache, Labels: ours.Labels}, Spec: ours.Spec})
 	j := small(t)
@@ -79,11 +79,11 @@ func onOurs(t *testing.T, ns string) *run {
 func stepOf(t *testing.T, runtime trainer.TrainingRuntimeSpec) *corev1.Container {
 	t.Helper()
 	for _, replicated := range runtime.Template.Spec.ReplicatedJobs {
-		if replicated.Name == inject.StepName {
+		if replicated.Name == wellknown.StepName {
 			return &replicated.Template.Spec.Template.Spec.Containers[0]
 		}
 	}
-	t.Fatalf("the runtime has no step %s", inject.StepName)
+	t.Fatalf("the runtime has no step %s", wellknown.StepName)
 	return nil
 }
 

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // secondLoad loads a table into two caches, one after the other, each with a TrainJob that reads every row. The second must read the
@@ -66,6 +66,6 @@ func loadThrough(t *testing.T, namespace, name string, from table) traffic {
 	t.Logf("%s: %.0f bytes from the bucket, %.0f from the object cache", name, got.read, got.cached)
 	cluster.Delete(t, r.get(t))
 	cluster.Delete(t, dc)
-	await(t, "the cache's pods to go", func() error { return nothingRuns(t, namespace, client.HasLabels{inject.LabelCache}) })
+	await(t, "the cache's pods to go", func() error { return nothingRuns(t, namespace, client.HasLabels{wellknown.LabelCache}) })
 	return got
 }

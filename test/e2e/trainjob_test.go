@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // trainerImage has Python, pyarrow and the loader (hack/images).
@@ -46,7 +46,7 @@ func cacheJob(name, metadata string, nodes int, function string) job {
 			"storage_uri": "cache://demo/reviews", "metadata_loc": metadata, "num_data_nodes": 2,
 			"head_cpu": "50m", "head_mem": "128Mi", "worker_cpu": "50m", "worker_mem": "256Mi",
 		},
-		Annotations: map[string]string{inject.AnnotationSecret: storeSecret}, // the SDK has no field for a secretRef
+		Annotations: map[string]string{wellknown.AnnotationSecret: storeSecret}, // the SDK has no field for a secretRef
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/controller"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
@@ -61,7 +61,7 @@ func TestFluid(t *testing.T) {
 	if err := cluster.InstallRuntimes(t.Context(), "torch-distributed"); err != nil {
 		t.Fatal(err)
 	}
-	cluster.Appear(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName("torch-distributed"))
+	cluster.Appear(t, &trainer.ClusterTrainingRuntime{}, "", wellknown.TwinName("torch-distributed"))
 	ns := newNamespace(t)
 	refused(t, fileJob(ns, "early"), "there is no kind Dataset of data.fluid.io/v1alpha1 in this cluster: install Fluid 1.0")
 	byHand := thinCache(ns, "pictures", "s3://bucket/pictures")
@@ -174,13 +174,13 @@ func waits(t *testing.T, namespace string, others kubetest.Play) func(job string
 	}
 	var gates lazy[*run]
 	play(namespace, func(pod *corev1.Pod) kubetest.Act {
-		if pod.Labels[inject.LabelReplicatedJob] != inject.StepName {
+		if pod.Labels[wellknown.LabelReplicatedJob] != wellknown.StepName {
 			return others(pod)
 		}
-		g := gates.get(pod.Labels[inject.LabelJobSet], func() *run {
+		g := gates.get(pod.Labels[wellknown.LabelJobSet], func() *run {
 			g := &run{}
 			g.code.Store(-1)
-			env := []string{"TRAIN_JOB_NAME=" + pod.Labels[inject.LabelJobSet], "POD_UID=" + string(pod.UID)}
+			env := []string{"TRAIN_JOB_NAME=" + pod.Labels[wellknown.LabelJobSet], "POD_UID=" + string(pod.UID)}
 			for _, v := range pod.Spec.Containers[0].Env {
 				if v.Value != "" {
 					env = append(env, v.Name+"="+v.Value)
@@ -247,7 +247,7 @@ func trainingPod(t *testing.T, namespace, job string) *corev1.Pod {
 	pod := &corev1.Pod{}
 	kubetest.Eventually(t, "the pod of TrainJob "+job, func() error {
 		var pods corev1.PodList
-		err := cluster.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.MatchingLabels{inject.LabelJobSet: job, inject.LabelReplicatedJob: "node"})
+		err := cluster.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.MatchingLabels{wellknown.LabelJobSet: job, wellknown.LabelReplicatedJob: "node"})
 		if err != nil {
 			return err
 		}

@@ -25,7 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 const chart = repository + "/charts/datacache"
@@ -248,7 +248,7 @@ func TestChart(t *testing.T) {
 		t.Errorf("a value that the chart doesn't have: %v, want it refused by its name", err)
 	}
 	hook := &admissionv1.MutatingWebhookConfiguration{}
-	cluster.Appear(t, hook, "", inject.Group)
+	cluster.Appear(t, hook, "", wellknown.Group)
 	ca := readFile(t, filepath.Join(cluster.CertDir, "ca.crt"))
 	hook.Webhooks[0].ClientConfig.CABundle = ca
 	if err := cluster.Client.Update(t.Context(), hook); err != nil { // as the manager's rotator does
@@ -259,7 +259,7 @@ func TestChart(t *testing.T) {
 	if got := *deployment.Spec.Replicas; got != 3 {
 		t.Errorf("the upgraded Deployment has %d replicas, want 3", got)
 	}
-	cluster.Appear(t, hook, "", inject.Group)
+	cluster.Appear(t, hook, "", wellknown.Group)
 	if !bytes.Equal(hook.Webhooks[0].ClientConfig.CABundle, ca) {
 		t.Error("the upgrade took the webhook's CA away")
 	}
@@ -280,8 +280,8 @@ func TestChart(t *testing.T) {
 
 	mustHelm(t, "uninstall", "datacache", "--namespace="+namespace)
 	cluster.Vanish(t, deployment, namespace, "datacache-manager")
-	cluster.Vanish(t, hook, "", inject.Group)
-	cluster.Appear(t, &apiextensions.CustomResourceDefinition{}, "", "datacaches."+inject.Group) // crds.keep
+	cluster.Vanish(t, hook, "", wellknown.Group)
+	cluster.Appear(t, &apiextensions.CustomResourceDefinition{}, "", "datacaches."+wellknown.Group) // crds.keep
 }
 
 // releaseFits checks that helm's own record of the release has room in a Secret, of which the API server stores at most 1 MiB.

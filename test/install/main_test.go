@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -156,6 +156,6 @@ func twin(t *testing.T) *trainer.ClusterTrainingRuntime {
 		t.Fatal(err)
 	}
 	made := &trainer.ClusterTrainingRuntime{}
-	cluster.Appear(t, made, "", inject.TwinName(stock))
+	cluster.Appear(t, made, "", wellknown.TwinName(stock))
 	return made
 }

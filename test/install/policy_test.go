@@ -18,7 +18,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -35,7 +35,7 @@ func TestPolicyOfTheManager(t *testing.T) {
 		return manager.Patch(t.Context(), o.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, []byte(patch)), client.DryRunAll)
 	}
 
-	ours := map[string]string{inject.LabelManagedBy: inject.ManagedBy}
+	ours := map[string]string{wellknown.LabelManagedBy: wellknown.ManagedBy}
 	meta := metav1.ObjectMeta{Namespace: ns, Name: "theirs"}
 	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "db"}},
@@ -48,7 +48,7 @@ func TestPolicyOfTheManager(t *testing.T) {
 		Replicas: new(int32(0)), Template: template, Selector: &metav1.LabelSelector{MatchLabels: template.Labels},
 	}}
 	nodes := set.DeepCopy()
-	nodes.Name, nodes.Spec.Template.Labels[inject.LabelManagedBy] = "train-cache-0", inject.ManagedBy
+	nodes.Name, nodes.Spec.Template.Labels[wellknown.LabelManagedBy] = "train-cache-0", wellknown.ManagedBy
 	for _, o := range []client.Object{pod, service, config, account, set, nodes} {
 		cluster.Create(t, o)
 	}

@@ -28,8 +28,8 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/overview/reviewed"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 	"github.com/kubeflow/datacache/test/kit/promtest"
 )
@@ -61,7 +61,7 @@ func TestCertificateInASharedNamespace(t *testing.T) {
 	}
 	m.isReady(t)
 	ours := &admissionv1.MutatingWebhookConfiguration{}
-	cluster.Become(t, ours, "", inject.Group, "told the CA", func() error {
+	cluster.Become(t, ours, "", wellknown.Group, "told the CA", func() error {
 		if !bytes.Equal(ours.Webhooks[0].ClientConfig.CABundle, secret.Data["ca.crt"]) {
 			return errors.New("it has another CA")
 		}
@@ -212,8 +212,8 @@ func TestNamespaced(t *testing.T) {
 		t.Errorf("listing the pods of another namespace: %v, want it forbidden", err)
 	}
 	cluster.Create(t, cacheJob(served, "train"))
-	cluster.Appear(t, &lws.LeaderWorkerSet{}, served, inject.CacheName("train"))
-	admitsPrometheus(t, served, inject.CacheName("train"))
+	cluster.Appear(t, &lws.LeaderWorkerSet{}, served, wellknown.CacheName("train"))
+	admitsPrometheus(t, served, wellknown.CacheName("train"))
 	// It is not pointed at a twin, so Trainer validates it: the stock runtime has no step that initializes a dataset.
 	err = cluster.Client.Create(t.Context(), cacheJob(other, "train"), client.DryRunAll)
 	if err == nil || !strings.Contains(err.Error(), "must have dataset-initializer job") || !strings.Contains(err.Error(), stock) {
@@ -235,7 +235,7 @@ func admitsPrometheus(t *testing.T, ns, cache string) {
 		{NamespaceSelector: in("observability")},
 	}
 	last := policy.Spec.Ingress[len(policy.Spec.Ingress)-1]
-	if diff := cmp.Diff(want, last.From[1:]); diff != "" || len(last.Ports) != 1 || last.Ports[0].Port.IntValue() != inject.HTTPPort {
+	if diff := cmp.Diff(want, last.From[1:]); diff != "" || len(last.Ports) != 1 || last.Ports[0].Port.IntValue() != wellknown.HTTPPort {
 		t.Errorf("port %+v admits, besides the manager (-want +got):\n%s", last.Ports, diff)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 	"github.com/kubeflow/datacache/test/kit/otlptest"
 )
@@ -36,7 +36,7 @@ func TestTraces(t *testing.T) {
 		t.Error("a TrainJob with an invalid size is admitted")
 	}
 	set := &lws.LeaderWorkerSet{}
-	cluster.Appear(t, set, ns, inject.CacheName("traced"))
+	cluster.Appear(t, set, ns, wellknown.CacheName("traced"))
 	env := map[string]string{}
 	for _, v := range set.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Env {
 		env[v.Name] = v.Value

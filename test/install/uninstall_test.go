@@ -22,7 +22,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -59,7 +59,7 @@ func TestUninstall(t *testing.T) {
 			ns := cluster.Namespace(t)
 			job := cacheJob(ns, "train")
 			cluster.Create(t, job)
-			cluster.Appear(t, &lws.LeaderWorkerSet{}, ns, inject.CacheName(job.Name))
+			cluster.Appear(t, &lws.LeaderWorkerSet{}, ns, wellknown.CacheName(job.Name))
 			collected(t, ns)
 			if !tt.running {
 				m.terminate(t)
@@ -126,15 +126,15 @@ func kubectl(t *testing.T, args ...string) {
 // nothingIsLeft waits until all objects of datacache are gone: in its own namespace, in the user's, and cluster-scoped ones.
 func nothingIsLeft(t *testing.T, user string) {
 	t.Helper()
-	cluster.Vanish(t, &apiextensions.CustomResourceDefinition{}, "", "datacaches."+inject.Group)
+	cluster.Vanish(t, &apiextensions.CustomResourceDefinition{}, "", "datacaches."+wellknown.Group)
 	cluster.Vanish(t, &corev1.Namespace{}, "", namespace)
-	cluster.Vanish(t, &admissionv1.MutatingWebhookConfiguration{}, "", inject.Group)
-	cluster.Vanish(t, &admissionv1.ValidatingWebhookConfiguration{}, "", inject.Group)
-	cluster.Vanish(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName(stock))
-	cluster.Vanish(t, &lws.LeaderWorkerSet{}, user, inject.CacheName("train"))
+	cluster.Vanish(t, &admissionv1.MutatingWebhookConfiguration{}, "", wellknown.Group)
+	cluster.Vanish(t, &admissionv1.ValidatingWebhookConfiguration{}, "", wellknown.Group)
+	cluster.Vanish(t, &trainer.ClusterTrainingRuntime{}, "", wellknown.TwinName(stock))
+	cluster.Vanish(t, &lws.LeaderWorkerSet{}, user, wellknown.CacheName("train"))
 	kubetest.Eventually(t, "the cache's pods to go", func() error {
 		var pods corev1.PodList
-		if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(user), client.HasLabels{inject.LabelCache}); err != nil {
+		if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(user), client.HasLabels{wellknown.LabelCache}); err != nil {
 			return err
 		}
 		if len(pods.Items) > 0 {

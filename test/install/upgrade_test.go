@@ -30,7 +30,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
@@ -59,7 +59,7 @@ func TestUpgrade(t *testing.T) {
 	isReady(t, ns, "before")
 	pods := podsOf(t, ns, "before")
 	set := &lws.LeaderWorkerSet{}
-	cluster.Appear(t, set, ns, inject.CacheName("before"))
+	cluster.Appear(t, set, ns, wellknown.CacheName("before"))
 
 	if err := cluster.Install(t.Context(), rendered(t, repository, overlay), at); err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func TestUpgrade(t *testing.T) {
 		}
 	}
 	kept := &lws.LeaderWorkerSet{}
-	cluster.Appear(t, kept, ns, inject.CacheName("before"))
+	cluster.Appear(t, kept, ns, wellknown.CacheName("before"))
 	if kept.UID != set.UID || kept.Generation != set.Generation {
 		t.Errorf("the LeaderWorkerSet went from %s, generation %d, to %s, generation %d", set.UID, set.Generation, kept.UID, kept.Generation)
 	}
@@ -110,7 +110,7 @@ func head(t *testing.T) string {
 	ctx, cancel := context.WithCancel(t.Context())
 	store := objstore.New(objstore.Config{})
 	server, err := local.New(ctx, local.Config{Nodes: 2, Config: role.Config{
-		Flight: listen(0), HTTP: listen(inject.HTTPPort), Budget: rows.NewBudget(1 << 28), Store: store,
+		Flight: listen(0), HTTP: listen(wellknown.HTTPPort), Budget: rows.NewBudget(1 << 28), Store: store,
 		Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: table.Metadata()}}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
 	}})
 	if err != nil {
@@ -147,7 +147,7 @@ func podsOf(t *testing.T, namespace, cache string) map[string]types.UID {
 	uids := map[string]types.UID{}
 	kubetest.Eventually(t, "the pods of cache "+cache, func() error {
 		var pods corev1.PodList
-		if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.MatchingLabels{inject.LabelCache: cache}); err != nil {
+		if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.MatchingLabels{wellknown.LabelCache: cache}); err != nil {
 			return err
 		}
 		clear(uids)

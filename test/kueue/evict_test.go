@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/internal/diagnose"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -203,7 +203,7 @@ func cachePods(t *testing.T, namespace string, before map[string]types.UID) map[
 	t.Helper()
 	old := slices.Collect(maps.Values(before))
 	var found map[string]types.UID
-	kubetest.Eventually(t, "the pods of cache "+inject.CacheName("train"), func() error {
+	kubetest.Eventually(t, "the pods of cache "+wellknown.CacheName("train"), func() error {
 		found = running(t, namespace)
 		for name, uid := range found {
 			if slices.Contains(old, uid) {

@@ -12,7 +12,7 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
@@ -63,7 +63,7 @@ func install(t *testing.T) {
 	if err := cluster.InstallRuntimes(t.Context(), runtime); err != nil {
 		t.Fatal(err)
 	}
-	cluster.Appear(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName(runtime))
+	cluster.Appear(t, &trainer.ClusterTrainingRuntime{}, "", wellknown.TwinName(runtime))
 }
 
 func at(port int) string { return net.JoinHostPort(cluster.Address, strconv.Itoa(port)) }

@@ -21,7 +21,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -32,7 +32,7 @@ func cacheJob(t *testing.T, namespace, size string) *trainer.TrainJob {
 	if err := cluster.InstallRuntimes(t.Context(), stock); err != nil {
 		t.Fatal(err)
 	}
-	found(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName(stock))
+	found(t, &trainer.ClusterTrainingRuntime{}, "", wellknown.TwinName(stock))
 	return &trainer.TrainJob{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "train"},
 		Spec: trainer.TrainJobSpec{
@@ -101,13 +101,13 @@ func TestJobIsServedByTrainerItself(t *testing.T) {
 func waits(t *testing.T, made *jobset.JobSet) {
 	t.Helper()
 	jobs := made.Spec.ReplicatedJobs
-	if len(jobs) != 2 || jobs[0].Name != inject.StepName || jobs[1].Name != inject.NodeName {
+	if len(jobs) != 2 || jobs[0].Name != wellknown.StepName || jobs[1].Name != wellknown.NodeName {
 		t.Fatalf("the JobSet has %d jobs, want our step and training", len(jobs))
 	}
 	if got := jobs[0].Template.Spec.Template.Spec.Containers[0].Image; got != image {
 		t.Errorf("the step runs %s, want %s", got, image)
 	}
-	if want := (jobset.DependsOn{Name: inject.StepName, Status: jobset.DependencyComplete}); !slices.Contains(jobs[1].DependsOn, want) {
+	if want := (jobset.DependsOn{Name: wellknown.StepName, Status: jobset.DependencyComplete}); !slices.Contains(jobs[1].DependsOn, want) {
 		t.Errorf("training waits for %+v, want %+v", jobs[1].DependsOn, want)
 	}
 	if env := jobs[0].Template.Spec.Template.Spec.Containers[0].Env; !slices.ContainsFunc(env, func(v corev1.EnvVar) bool { return v.Name == "STORAGE_URI" }) {
@@ -146,7 +146,7 @@ func TestResumesWithoutItsRuntime(t *testing.T) {
 				if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(runtime), runtime); err != nil {
 					return err
 				}
-				runtime.Labels = map[string]string{inject.LabelDerive: "false"}
+				runtime.Labels = map[string]string{wellknown.LabelDerive: "false"}
 				return cluster.Client.Update(t.Context(), runtime)
 			})
 		},
@@ -162,7 +162,7 @@ func TestResumesWithoutItsRuntime(t *testing.T) {
 			if err := cluster.Client.Create(t.Context(), runtime); err != nil {
 				t.Fatal(err)
 			}
-			found(t, &trainer.TrainingRuntime{}, namespace, inject.TwinName("own"))
+			found(t, &trainer.TrainingRuntime{}, namespace, wellknown.TwinName("own"))
 			job.Spec.RuntimeRef = trainer.RuntimeRef{Kind: new(trainer.TrainingRuntimeKind), Name: "own"}
 			if err := cluster.Client.Create(t.Context(), job); err != nil {
 				t.Fatal(err)
@@ -171,7 +171,7 @@ func TestResumesWithoutItsRuntime(t *testing.T) {
 			found(t, made, namespace, "train")
 			end(t, runtime)
 			kubetest.Eventually(t, "the twin is gone", func() error {
-				err := cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: inject.TwinName("own")}, &trainer.TrainingRuntime{})
+				err := cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: wellknown.TwinName("own")}, &trainer.TrainingRuntime{})
 				if apierrors.IsNotFound(err) {
 					return nil
 				}

@@ -1,7 +1,9 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inject
+// Package wellknown has the names and ports by which the parts of the control plane, Trainer and clients find each other: labels,
+// annotations, steps and the names of objects.
+package wellknown
 
 import (
 	"strings"
@@ -42,6 +44,8 @@ const (
 	// AnnotationUses on the Service of a job that uses a DataCache other than its own: that DataCache as <namespace>/<name>. The Service
 	// is the record of the use: jobs with such a Service are users.
 	AnnotationUses = Group + "/uses"
+	// AnnotationCacheName on every pod that mounts a cache's files: the name of its DataCache.
+	AnnotationCacheName = Group + "/cache-name"
 	// PatchManager is the manager of our entry in a TrainJob's spec.runtimePatches.
 	PatchManager = Group + "/webhook"
 )
@@ -58,12 +62,6 @@ const (
 	// LabelJobSet is on every pod of a TrainJob, with the TrainJob's name; LabelReplicatedJob has the name of the pod's job.
 	LabelJobSet        = "jobset.sigs.k8s.io/jobset-name"
 	LabelReplicatedJob = "jobset.sigs.k8s.io/replicatedjob-name"
-
-	modelStep      = "model-initializer"
-	ancestorLabel  = "trainer.kubeflow.org/trainjob-ancestor-step"
-	stepVolume     = "initializer"
-	trainerGroup   = "trainer.kubeflow.org"
-	clusterRuntime = "ClusterTrainingRuntime"
 )
 
 // TwinSuffix is the suffix of the name of a twin.
@@ -76,14 +74,6 @@ const (
 	// HTTPPort is where it serves /ready, /status and /metrics, and where the waiting step receives the controller's notices.
 	HTTPPort = 8080
 )
-
-// maxJobName is the maximum length of the name of a TrainJob with our step: JobSet makes pods named
-// <name>-dataset-initializer-0-0-abcde, and a pod's hostname has at most 63 characters (sigs.k8s.io/jobset v0.12.0
-// pkg/webhooks/jobset_webhook.go:243).
-const maxJobName = 63 - len("-"+StepName+"-0-0-abcde")
-
-// generatedSuffix is the number of characters that the API server adds to metadata.generateName.
-const generatedSuffix = 5
 
 // CacheName is the name of a DataCache's LeaderWorkerSet, ServiceAccount and NetworkPolicy.
 func CacheName(dataCache string) string { return dataCache + "-cache" }
