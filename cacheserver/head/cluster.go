@@ -133,13 +133,14 @@ func (c *cluster) loadedLocked(index int, l peer.Loaded, now time.Time) error {
 	return nil
 }
 
-// leave records that a node's session has ended.
-func (c *cluster) leave(s *session, reason string, now time.Time) {
+// leave records that a node's session has ended. It returns whether that is because the head stops.
+func (c *cluster) leave(s *session, reason string, now time.Time) (stopping bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.members[s.index].session == s {
 		c.loseLocked(s.index, reason, now)
 	}
+	return c.stopping
 }
 
 // loseLocked records that a node is not connected any more, and its rows don't count as loaded: if it joins again with them, it reports

@@ -41,8 +41,11 @@ func (h *Head) serveNode(stream peer.HeadStream) error {
 		err = s.reason
 	}
 	reason := status.Convert(err).Message()
-	h.cluster.leave(s, reason, time.Now())
-	h.cfg.Log.Warn("a data node left", "node", s.index, "address", first.Hello.Address, "reason", reason)
+	tell := h.cfg.Log.Warn
+	if h.cluster.leave(s, reason, time.Now()) {
+		tell = h.cfg.Log.Info
+	}
+	tell("a data node left", "node", s.index, "address", first.Hello.Address, "reason", reason)
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"log/slog"
 	"net"
 	"runtime"
 	"time"
@@ -49,6 +50,7 @@ type Cache struct {
 // New opens the nodes' ports and makes head and nodes; it serves nothing before Start.
 func New(ctx context.Context, cfg Config) (*Cache, error) {
 	cfg.Secret = rand.Text() // only this process knows it: no other node can join
+	cfg.Log = slog.New(quiet{cfg.Log.Handler()})
 	h, err := head.New(head.Config{
 		Config: cfg.Config, Nodes: cfg.Nodes, OneProcess: true, FilterComparisons: cfg.FilterComparisons, LoadTimeout: cmp.Or(cfg.LoadTimeout, time.Minute),
 	})
@@ -70,7 +72,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 			return nil, fmt.Errorf("data node %d: %w", i, err)
 		}
 		own := cfg.Config
-		own.Flight, own.HTTP, own.Log = listener, nil, cfg.Log.With("node", i)
+		own.Flight, own.HTTP, own.Log = listener, nil, slog.New(quiet{cfg.Log.With("node", i).Handler()})
 		n, err := node.New(node.Config{
 			Config: own, Index: i, Head: ops.Reachable(cfg.Flight.Addr()), Advertise: ops.Reachable(listener.Addr()),
 			FilterMemory: cmp.Or(cfg.FilterMemory, cfg.Budget.Limit()/20) / int64(cfg.Nodes),
@@ -95,4 +97,13 @@ func (c *Cache) Start(ctx context.Context) error {
 		group.Go(func() error { return n.Start(ctx) })
 	}
 	return group.Wait()
+}
+
+// quiet is the log of head and nodes at the level of information: warnings. How they find each other is nobody's concern in one process,
+// and an error fails the cache, whose state has the reason.
+type quiet struct{ slog.Handler }
+
+// Enabled implements slog.Handler.
+func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
+	return q.Handler.Enabled(ctx, level) && (level == slog.LevelWarn || q.Handler.Enabled(ctx, slog.LevelDebug))
 }

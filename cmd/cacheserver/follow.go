@@ -19,14 +19,14 @@ import (
 )
 
 // follow shows the progress of a load: a line per second that overwrites itself on a terminal, or one every ten seconds in a log. It
-// calls onReady once, when the cache is ready for the first time.
-func follow(ctx context.Context, h *head.Head, log *slog.Logger, onReady func()) {
+// calls onReady once, when the cache is ready for the first time, and onFailed when it has failed.
+func follow(ctx context.Context, h *head.Head, log *slog.Logger, onReady func(), onFailed func(reason string)) {
 	terminal := term.IsTerminal(int(os.Stderr.Fd()))
 	every := 10 * time.Second
 	if terminal {
 		every = time.Second
 	}
-	f := follower{begin: time.Now(), last: time.Now().Add(-every), every: every, log: log, terminal: terminal}
+	f := follower{begin: time.Now(), last: time.Now().Add(-every), every: every, log: log, terminal: terminal, onReady: onReady, onFailed: onFailed}
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -34,7 +34,7 @@ func follow(ctx context.Context, h *head.Head, log *slog.Logger, onReady func())
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			f.look(h.Report(), now, onReady)
+			f.look(h.Report(), now)
 		}
 	}
 }
@@ -47,9 +47,11 @@ type follower struct {
 	ready       bool
 	terminal    bool
 	log         *slog.Logger
+	onReady     func()
+	onFailed    func(reason string)
 }
 
-func (f *follower) look(s protocol.Status, now time.Time, onReady func()) {
+func (f *follower) look(s protocol.Status, now time.Time) {
 	loading := s.State == protocol.StatePlanning || s.State == protocol.StateLoading
 	if loading && now.Sub(f.last) >= f.every {
 		f.last = now
@@ -64,10 +66,10 @@ func (f *follower) look(s protocol.Status, now time.Time, onReady func()) {
 		f.log.Info("ready", "rows", s.Rows, "bytes", s.Bytes, "snapshot", s.Snapshot, "after", now.Sub(f.begin).Round(time.Millisecond))
 		if !f.ready {
 			f.ready = true
-			onReady()
+			f.onReady()
 		}
 	case protocol.StateFailed:
-		f.log.Error("failed", "reason", s.Reason)
+		f.onFailed(s.Reason)
 	case protocol.StateDegraded:
 		f.log.Warn("degraded", "reason", s.Reason)
 	}

@@ -47,7 +47,7 @@ func headCommand(env command.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			go follow(cmd.Context(), h, serve.Log, serve.announce)
+			go follow(cmd.Context(), h, serve.Log, serve.announce, func(reason string) { serve.Log.Error("failed", "reason", reason) })
 			return h.Start(cmd.Context())
 		},
 	}

@@ -4,9 +4,13 @@
 package main
 
 import (
+	"context"
+	"errors"
+
 	"github.com/spf13/cobra"
 
 	"github.com/kubeflow/datacache/cacheserver/local"
+	"github.com/kubeflow/datacache/cacheserver/wait"
 	"github.com/kubeflow/datacache/internal/command"
 )
 
@@ -21,7 +25,9 @@ func localCommand(env command.Env) *cobra.Command {
 		Use:   "local",
 		Short: "Run a head and data nodes in one process",
 		Long: `local runs a whole cache in one process: the head listens at --listen, the data nodes on free ports beside
-it. When the table is loaded it prints one line to standard output: ready grpc://HOST:PORT http://HOST:PORT`,
+it. When the table is loaded it prints one line to standard output: ready grpc://HOST:PORT http://HOST:PORT
+
+It ends with code 3 if the table can't be loaded, and with code 1 if an argument is wrong.`,
 		Example: `  cacheserver local --metadata ./warehouse/db/events/metadata/00003-5a1c.metadata.json --nodes 2 --listen 127.0.0.1:50051`,
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,8 +51,7 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 			if err != nil {
 				return err
 			}
-			go follow(cmd.Context(), cache.Head(), serve.Log, serve.announce)
-			return cache.Start(cmd.Context())
+			return runLocal(cmd.Context(), cache, &serve)
 		},
 	}
 	flags := cmd.Flags()
@@ -57,4 +62,16 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 	registerComparisons(flags, &cfg.FilterComparisons)
 	flags.DurationVar(&cfg.LoadTimeout, "load-timeout", 0, "fail a first load that store or catalog have kept from any progress for this long (default 1m)")
 	return cmd
+}
+
+// runLocal serves until ctx ends, or until the cache fails.
+func runLocal(ctx context.Context, cache *local.Cache, serve *serveFlags) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go follow(ctx, cache.Head(), serve.Log, serve.announce, func(reason string) { stop(&wait.FailedError{Reason: reason}) })
+	err := cache.Start(ctx)
+	if failed := new(wait.FailedError); errors.As(context.Cause(ctx), &failed) {
+		return failed
+	}
+	return err
 }

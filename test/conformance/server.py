@@ -29,6 +29,7 @@ WIRE_MODES: tuple[Mode, ...] = (*MODES, "grpc-go")
 
 _READY_LIMIT = 180.0
 _STOP_LIMIT = 60.0
+_FAILED = 3  # exit code of a local cache that failed
 
 
 @dataclass
@@ -60,10 +61,15 @@ class Cache:
         return json.loads(body)
 
     def wait(self, *states: str, limit: float = _READY_LIMIT) -> dict[str, Any]:
-        """Waits until the cache is in one of the states, and returns its status. Raises if it ends in another one."""
+        """Waits until the cache is in one of the states, and returns its status. Raises if it ends in another one.
+
+        A local cache that fails ends, so that of its status there is the reason alone.
+        """
         begun, last = time.monotonic(), None
         while time.monotonic() - begun < limit:
             for name, process in self.processes.items():
+                if process.poll() == _FAILED and "Failed" in states:
+                    return {"state": "Failed", "reason": self.log(name).rpartition("error: the cache failed: ")[2]}
                 if process.poll() is not None:
                     raise AssertionError(f"{name} ended with {process.returncode}: {self.log(name)}")
             with contextlib.suppress(OSError):

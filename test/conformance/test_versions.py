@@ -103,11 +103,12 @@ def test_overwritten_while_caches_load(
     try:
         for nodes in (1, 2, 3, 1, 2, 3):
             cache = private(["--metadata", table.metadata], nodes=nodes, env=s3_environment(table.properties))
-            if cache.wait("Ready", "Failed")["state"] == "Ready":
+            status = cache.wait("Ready", "Failed")
+            if status["state"] == "Ready":
                 served += 1
                 check_versions(connect(cache).table())
             else:
-                assert "changed since the table was planned" in cache.status()["reason"]
+                assert "changed since the table was planned" in status["reason"]
             cache.stop()
     finally:
         done.set()

@@ -97,7 +97,11 @@ func open(ctx context.Context, at metadataFile, src Location, sel Selection) (*T
 	t := &Table{Table: scan.New(at.store), trusted: sel.TrustManifests, plan: scan.NewLazy[*filePlan]()}
 	t.File, t.deleted = t.file, newDeleteReader(t)
 	if err := t.load(ctx, at.metadata); err != nil {
-		return nil, fmt.Errorf("open table %s: read %s, which must be an Iceberg metadata file: %w", src, at.metadata, err)
+		name := src.String()
+		if name != at.metadata {
+			name += ": read " + at.metadata
+		}
+		return nil, fmt.Errorf("open table %s, which must be an Iceberg metadata file: %w", name, err)
 	}
 	if err := t.choose(sel); err != nil {
 		return nil, fmt.Errorf("open table %s: %w", src, err)
