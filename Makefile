@@ -25,8 +25,8 @@ LOCK    := hack/python/requirements.txt
 venv_of  = $(CACHE)/$(1)-$(shell { $(PYTHON3) -V; cat $(2); } 2>/dev/null | sha256sum | cut -c1-12)
 VENV    := $(call venv_of,venv,$(LOCK))
 PYTHON  := $(VENV)/bin/python
-# Beside it: torch and the Kubeflow SDK, for the loader's adaptors and the end-to-end tests; over that, JAX, Ray, pandas and Jupyter's kernel, for
-# the examples; the loaders that bench-loader compares with, some of which want older packages than ours; clients of the object cache and of
+# Beside it: torch and the Kubeflow SDK, for the loader's adaptors and the end-to-end tests; over that, JAX, Ray, others' trainers, pandas and Jupyter's
+# kernel, for the examples; the loaders that bench-loader compares with, some of which want older packages than ours; clients of the object cache and of
 # the hub's mirror as people install them; Spark.
 TRAINING_LOCK := hack/python/training.txt
 TRAINING_VENV := $(call venv_of,training,$(LOCK) $(TRAINING_LOCK))
@@ -161,7 +161,7 @@ training-venv: bootstrap ## The virtual environment with torch and the Kubeflow 
 	@hack/venv $(TRAINING_VENV) $(LOCK) $(TRAINING_LOCK)
 
 .PHONY: examples-venv
-examples-venv: training-venv # over that, JAX, Ray, pandas and Jupyter's kernel (about 1 min, once)
+examples-venv: training-venv # over that, JAX, Ray, TRL, torchtitan, torchft, Megatron-core, pandas and Jupyter's kernel (about 1 min, once)
 	@hack/venv --over $(TRAINING_VENV) $(EXAMPLES_VENV) $(EXAMPLES_LOCK)
 
 .PHONY: peers-venv
@@ -430,8 +430,8 @@ test-loader: build training-venv ## The Python loader's part of test, torch and 
 		$(TRAINING) -m pytest python/tests --ignore python/tests/examples -rs --junitxml=$(REPORTS)/$@.xml --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
 .PHONY: test-examples
-test-examples: build examples-venv ## The loader in JAX, Ray Train and pandas, its notebook, docs/frameworks.md (about 2 min, 1 more the first time; nothing to do while nothing changed).
-	@echo "==> test: the loader in JAX, Ray Train, pandas and a notebook (about 2 min)"
+test-examples: build examples-venv ## The loader in JAX, Ray Train, TRL, torchtitan, torchft, Megatron and pandas, its notebook, docs/frameworks.md (about 3 min, 1 more the first time; nothing to do while nothing changed).
+	@echo "==> test: the loader in JAX, Ray Train, TRL, torchtitan, torchft, Megatron, pandas and a notebook (about 3 min)"
 	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(SERVER) python docs/frameworks.md test/conformance hack/loopback.py $(LOCK) $(TRAINING_LOCK) $(EXAMPLES_LOCK) -- \
 		$(EXAMPLES) -m pytest python/tests/examples -rs --junitxml=$(REPORTS)/$@.xml --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 

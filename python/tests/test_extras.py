@@ -39,11 +39,12 @@ sys.meta_path.insert(0, Finder())
         ("pandas", f"{BATCH}batch.to_pandas()", "notebook"),
         ("kubeflow", "import kubeflow_datacache.sdk", "sdk"),
         ("transformers", "import kubeflow_datacache.torch.huggingface", "huggingface"),
+        ("datasets", "from kubeflow_datacache.torch.trl import TrlRows\nTrlRows(None)", "trl"),
     ],
-    ids=["torch", "Batch.torch", "Batch.to_pandas", "sdk", "huggingface"],
+    ids=["torch", "Batch.torch", "Batch.to_pandas", "sdk", "huggingface", "trl"],
 )
 def test_the_error_names_the_extra(missing: str, code: str, extra: str) -> None:
-    if missing == "transformers":
+    if missing in ("transformers", "datasets"):
         pytest.importorskip("torch", reason="runs in the training environment: make test-loader")
     script = f"{WITHOUT.format(missing=missing)}\nimport kubeflow_datacache\n{code}"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}

@@ -11,6 +11,7 @@ from ray_environment import ray_environment
 
 # What the page takes as given: the reader's own model and storage.
 MODEL = """
+import functools
 import os
 import torch
 import lightning
@@ -37,6 +38,16 @@ class Module(lightning.LightningModule):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
+from tokenizers import Tokenizer, models
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+words = Tokenizer(models.WordLevel({"[UNK]": 0, "[END]": 1, "text": 2}, "[UNK]"))
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="[END]")
+sizes = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
+language_model = LlamaForCausalLM(LlamaConfig(vocab_size=3, **sizes))
+import trl
+
+trl.SFTConfig = functools.partial(trl.SFTConfig, use_cpu=True, bf16=False)  # whose default wants a GPU
 storage = os.getcwd()
 model, module = Model(), Module()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -1,20 +1,24 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face's Trainer with a StreamingDataset.
+"""Hugging Face's Trainer, and TRL's SFTTrainer, with a StreamingDataset.
 
 from kubeflow_datacache.torch.huggingface import CacheTrainer
 
 CacheTrainer(model=model, args=args, train_dataset=StreamingDataset(cache, global_batch_size=64)).train()
+
+class CacheSFTTrainer(CacheTrainer, trl.SFTTrainer): ...
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from kubeflow_datacache.extras import needs
 from kubeflow_datacache.torch.dataset import StreamingDataset
 from kubeflow_datacache.torch.loader import StreamingDataLoader
+from kubeflow_datacache.torch.trl import TrlRows, check_arguments
 
 with needs("huggingface", "kubeflow_datacache.torch.huggingface"):
     from torch.utils.data import DataLoader
@@ -31,11 +35,52 @@ class CacheTrainer(Trainer):
     ranks must divide. resume_from_checkpoint goes on at the exact row, also with another number of ranks, without
     reading the steps before it, and raises StateError if the dataset is not that of the checkpoint. Columns are passed
     to the model by name: select them with columns= or create them in a transform.
+
+    Also a base beside TRL's SFTTrainer, named first. Rows are then tokenized, truncated and collated as TRL does it,
+    unless a transform returns tensors by name. Packing is refused, and trainers that choose their own prompts, such as
+    GRPOTrainer.
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for base in cls.__mro__:
+            own = base is Trainer or issubclass(base, CacheTrainer)
+            if not own and "get_train_dataloader" in vars(base):
+                raise TypeError(
+                    f"{cls.__name__}: {base.__name__} repeats and orders prompts itself, so its step is no global batch"
+                    " of a StreamingDataset: use SFTTrainer, or give it a datasets.Dataset without CacheTrainer"
+                )
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._trl_rows: dict[int, TrlRows] = {}
+        self._shown: TrlRows | None = None  # the train_dataset as TRL inspects it
+        if hasattr(super(), "_prepare_dataset") and isinstance(given := kwargs.get("train_dataset"), StreamingDataset):
+            self._shown = TrlRows(given)
+            kwargs["train_dataset"] = self._shown.iterable
         super().__init__(*args, **kwargs)
         self.add_callback(_Position())
+
+    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *rest: Any, **named: Any) -> Any:
+        """TRL's preparation: of a StreamingDataset it becomes that of its batches."""
+        prepare: Any = super()._prepare_dataset  # pyright: ignore[reportUnknownMemberType] - TRL's trainers have it
+        if self._shown is not None and dataset is self._shown.iterable:
+            rows = self._shown
+        elif isinstance(dataset, StreamingDataset):
+            rows = self._trl_rows.get(id(dataset)) or TrlRows(dataset)
+        else:
+            return prepare(dataset, processing_class, args, *rest, **named)
+        check_arguments(args)
+        rows.prepare(lambda iterable: prepare(iterable, processing_class, args, *rest, **named))
+        self._trl_rows[id(rows.dataset)] = rows
+        return rows.dataset
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> Any:
+        """The batches of an update, prepared as TRL does it."""
+        rows = self._trl_rows.get(id(self.train_dataset))
+        prepared = (
+            epoch_iterator if rows is None else (rows.collate(batch, self.data_collator) for batch in epoch_iterator)
+        )
+        return super().get_batch_samples(prepared, num_batches, device)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The data loader of train_dataset; for other kinds of dataset, Trainer's own."""
@@ -58,8 +103,10 @@ class CacheTrainer(Trainer):
         own = self.args
         if dataset is not self.train_dataset:
             dataset.seek(0)
+        rows = self._trl_rows.get(id(dataset)) if dataset is not self.train_dataset else None
         loader = StreamingDataLoader(
             dataset,
+            collate_fn=None if rows is None else lambda batch: rows.collate(batch, self.data_collator),
             num_workers=own.dataloader_num_workers,
             prefetch_factor=own.dataloader_prefetch_factor,
             persistent_workers=own.dataloader_persistent_workers,
