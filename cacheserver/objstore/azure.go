@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
@@ -151,6 +152,32 @@ func (b *azureBucket) get(ctx context.Context, key string, want span, tag string
 		return answer{}, azureError(err)
 	}
 	return azureAnswer(out), nil
+}
+
+func (b *azureBucket) list(ctx context.Context, prefix, token string) (page, error) {
+	options := &container.ListBlobsFlatOptions{Prefix: &prefix}
+	if token != "" {
+		options.Marker = &token
+	}
+	out, err := b.client.NewListBlobsFlatPager(options).NextPage(ctx)
+	if err != nil {
+		return page{}, azureError(err)
+	}
+	p := page{}
+	if out.NextMarker != nil {
+		p.next = *out.NextMarker
+	}
+	for _, o := range out.Segment.BlobItems {
+		l := listed{key: *o.Name}
+		if o.Properties.ContentLength != nil {
+			l.size = *o.Properties.ContentLength
+		}
+		if o.Properties.ETag != nil { // without the quotes of the header
+			l.tag = strconv.Quote(strings.Trim(string(*o.Properties.ETag), `"`))
+		}
+		p.entries = append(p.entries, l)
+	}
+	return p, nil
 }
 
 func azureAnswer(out blob.DownloadStreamResponse) answer {

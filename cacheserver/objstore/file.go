@@ -60,13 +60,10 @@ func (f *File) Size() int64 { return f.size }
 // Version identifies the content that the File was opened with: the store's entity tag, or the modification time of local files and
 // of stores without tags. Different contents under one name have different versions; it is empty if the store reports neither.
 func (f *File) Version() string {
-	if f.object != nil && f.object.tag != "" {
-		return f.object.tag
+	if f.object != nil {
+		return versionOf(f.object.tag, f.modified)
 	}
-	if f.modified.IsZero() {
-		return ""
-	}
-	return f.modified.UTC().Format(time.RFC3339Nano)
+	return versionOf("", f.modified)
 }
 
 // Unchanged returns ErrChanged if a local file was written to after it was opened. For remote objects every read checks this.

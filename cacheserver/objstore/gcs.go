@@ -15,6 +15,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/google"
@@ -103,32 +104,75 @@ func (d *gcsDefault) Token() (*oauth2.Token, error) {
 }
 
 func (b *gcsBucket) get(ctx context.Context, key string, want span, tag string) (answer, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.base+escapeKey(key), nil)
+	resp, err := b.send(ctx, b.base+escapeKey(key), func(h http.Header) {
+		// Ask for the stored bytes: otherwise an object with Content-Encoding gzip is decompressed in transit and the Range ignored.
+		h.Set("Accept-Encoding", "gzip")
+		setUnlessEmpty(h, "Range", want.header())
+		setUnlessEmpty(h, "If-Match", tag)
+	})
 	if err != nil {
-		return answer{}, fmt.Errorf("GCS request: %w", err)
+		return answer{}, err
 	}
-	// Ask for the stored bytes: otherwise an object with Content-Encoding gzip is decompressed in transit and the Range ignored.
-	req.Header.Set("Accept-Encoding", "gzip")
-	setUnlessEmpty(req.Header, "Range", want.header())
-	setUnlessEmpty(req.Header, "If-Match", tag)
+	a := newAnswer(resp.Body, resp.Header.Get("Content-Range"), resp.ContentLength, resp.Header.Get("ETag"))
+	a.modified, _ = http.ParseTime(resp.Header.Get("Last-Modified")) // only for Stat; zero if unknown
+	return a, nil
+}
+
+func (b *gcsBucket) list(ctx context.Context, prefix, token string) (page, error) {
+	query := url.Values{"list-type": {"2"}, "prefix": {prefix}}
+	if token != "" {
+		query.Set("continuation-token", token)
+	}
+	resp, err := b.send(ctx, b.base+"?"+query.Encode(), func(http.Header) {})
+	if err != nil {
+		return page{}, err
+	}
+	defer resp.Body.Close() // the body was read to its end or is abandoned
+	var found struct {
+		Contents []struct {
+			Key          string
+			Size         int64
+			ETag         string
+			LastModified time.Time
+		}
+		NextContinuationToken string
+	}
+	if err := xml.NewDecoder(io.LimitReader(resp.Body, pageLimit)).Decode(&found); err != nil {
+		return page{}, fmt.Errorf("the list of objects: %w", err)
+	}
+	p := page{next: found.NextContinuationToken, entries: make([]listed, len(found.Contents))}
+	for i, o := range found.Contents {
+		p.entries[i] = listed{key: o.Key, size: o.Size, tag: o.ETag, modified: o.LastModified}
+	}
+	return p, nil
+}
+
+// pageLimit bounds the bytes of a page of a listing: 1000 keys of at most 1024 bytes, escaped, with what is said of them.
+const pageLimit = 16 << 20
+
+// send sends a GET with the headers that set sets. The caller closes the body.
+func (b *gcsBucket) send(ctx context.Context, address string, set func(http.Header)) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, fmt.Errorf("GCS request: %w", err)
+	}
+	set(req.Header)
 	setUnlessEmpty(req.Header, "X-Goog-User-Project", b.project)
 	if b.tokens != nil {
 		token, err := b.tokens.Token()
 		if err != nil {
-			return answer{}, &credentialsError{err}
+			return nil, &credentialsError{err}
 		}
 		token.SetAuthHeader(req)
 	}
 	resp, err := b.client.Do(req)
 	if err != nil {
-		return answer{}, err
+		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusPartialContent {
-		return answer{}, xmlRefusal(resp)
+		return nil, xmlRefusal(resp)
 	}
-	a := newAnswer(resp.Body, resp.Header.Get("Content-Range"), resp.ContentLength, resp.Header.Get("ETag"))
-	a.modified, _ = http.ParseTime(resp.Header.Get("Last-Modified")) // only for Stat; zero if unknown
-	return a, nil
+	return resp, nil
 }
 
 // xmlRefusal parses the XML error of S3 and compatible stores, and closes the response.

@@ -89,13 +89,41 @@ type s3Bucket struct {
 }
 
 func (b *s3Bucket) get(ctx context.Context, key string, want span, tag string) (answer, error) {
-	a, err := b.getOnce(ctx, key, want, tag)
+	return redirected(b, func() (answer, error) { return b.getOnce(ctx, key, want, tag) })
+}
+
+// redirected makes a request, and again if the response names another region.
+func redirected[T any](b *s3Bucket, request func() (T, error)) (T, error) {
+	a, err := request()
 	var r *refusal
 	if !errors.As(err, &r) || r.region == "" || r.region == b.currentRegion() {
 		return a, err
 	}
 	b.region.Store(&r.region)
-	return b.getOnce(ctx, key, want, tag)
+	return request()
+}
+
+func (b *s3Bucket) list(ctx context.Context, prefix, token string) (page, error) {
+	return redirected(b, func() (page, error) { return b.listOnce(ctx, prefix, token) })
+}
+
+func (b *s3Bucket) listOnce(ctx context.Context, prefix, token string) (page, error) {
+	in := &s3.ListObjectsV2Input{Bucket: &b.name, Prefix: &prefix}
+	if token != "" {
+		in.ContinuationToken = &token
+	}
+	out, err := b.client.api.ListObjectsV2(ctx, in, func(o *s3.Options) { o.Region = b.currentRegion() })
+	if err != nil {
+		return page{}, s3Error(err)
+	}
+	p := page{entries: make([]listed, len(out.Contents))}
+	for i, o := range out.Contents {
+		p.entries[i] = listed{key: aws.ToString(o.Key), size: aws.ToInt64(o.Size), tag: aws.ToString(o.ETag), modified: aws.ToTime(o.LastModified)}
+	}
+	if aws.ToBool(out.IsTruncated) {
+		p.next = aws.ToString(out.NextContinuationToken)
+	}
+	return p, nil
 }
 
 func (b *s3Bucket) getOnce(ctx context.Context, key string, want span, tag string) (answer, error) {

@@ -42,6 +42,8 @@ type Store struct {
 // closes its body. A tag, if not empty, is the entity tag that the object must still have.
 type bucket interface {
 	get(ctx context.Context, key string, want span, tag string) (answer, error)
+	// list returns a page of the objects whose keys begin with prefix. It makes one attempt.
+	list(ctx context.Context, prefix, token string) (page, error)
 }
 
 // New returns a Store for cfg. It makes no connection: the client of a bucket is made when its first object is opened.

@@ -5,6 +5,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -35,7 +36,13 @@ on the number or bound may leave out rows that it is true for.`,
 			if len(args) > 0 {
 				table.source.location.Metadata = args[0]
 			}
-			src, err := table.open(env)
+			if len(table.source.files) > 0 {
+				return errors.New("--files: plain files have no metadata to audit: name a table by --metadata or --catalog-uri")
+			}
+			if err := table.source.named(); err != nil {
+				return err
+			}
+			src, err := table.table(env)
 			if err != nil {
 				return err
 			}

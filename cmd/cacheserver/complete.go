@@ -26,8 +26,8 @@ func (f *tableFlags) complete(cmd *cobra.Command, env command.Env) {
 		register(cmd, flag, func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
 			defer cancel()
-			src, err := f.source.open(env)
-			if err != nil || f.source.named() != nil {
+			src, err := f.source.table(env)
+			if err != nil || f.source.named() != nil || len(f.source.files) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
 			opened, err := iceberg.Open(ctx, src.Store, src.Location, iceberg.Selection{})

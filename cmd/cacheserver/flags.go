@@ -4,20 +4,14 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"maps"
 	"net"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/kubeflow/datacache/cacheserver/head"
-	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/objstore/blockcache"
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
@@ -28,6 +22,8 @@ import (
 // sourceFlags configure where the table is and how its objects are accessed.
 type sourceFlags struct {
 	location   iceberg.Location
+	files      []string
+	partitions string
 	properties map[string]string
 	stall      time.Duration
 	retry      time.Duration
@@ -42,6 +38,10 @@ func (f *sourceFlags) register(flags *pflag.FlagSet, env command.Env) {
 	flags.StringVar(&f.location.Warehouse, "warehouse", env("CATALOG_WAREHOUSE"), "warehouse to ask the REST catalog for (env CATALOG_WAREHOUSE)")
 	flags.StringVar(&f.location.Namespace, "schema-name", env("SCHEMA_NAME"), "the table's namespace, levels joined by dots (env SCHEMA_NAME)")
 	flags.StringVar(&f.location.Table, "table-name", env("TABLE_NAME"), "the table's name (env TABLE_NAME)")
+	flags.StringArrayVar(&f.files, "files", addresses(env("FILES")),
+		"folder, glob or file of Parquet files that no table format describes, instead of --metadata, such as s3://bucket/train/ or 'data/*/part-*.parquet';\n"+
+			"may be repeated, for files that follow each other (env FILES, which may be a JSON list)")
+	flags.StringVar(&f.partitions, "partitions", env.Or("PARTITIONS", partitionsAuto), "auto makes columns of folder names of --files such as day=2026-01-31, off does not (env PARTITIONS)")
 	flags.StringToStringVar(&f.properties, "property", nil,
 		"Iceberg catalog or FileIO property, such as s3.endpoint=http://minio:9000 or token=...; may be repeated.\n"+
 			"Credentials are better left to the cloud SDK's own chain (AWS_*, GOOGLE_APPLICATION_CREDENTIALS, AZURE_*, workload identity),\n"+
@@ -54,51 +54,6 @@ func (f *sourceFlags) register(flags *pflag.FlagSet, env command.Env) {
 	flags.StringVar(&f.through.Bucket, "object-cache-bucket", env("OBJECT_CACHE_BUCKET"), "its bucket for the tables' blocks (env OBJECT_CACHE_BUCKET)")
 	flags.StringVar(&f.through.TokenFile, "object-cache-token-file", env("OBJECT_CACHE_TOKEN_FILE"), "file of the bearer token for it (env OBJECT_CACHE_TOKEN_FILE)")
 	flags.DurationVar(&f.through.Timeout, "object-cache-timeout", 0, "read a block from the object store itself after waiting for the object cache this long (default 10s)")
-}
-
-// named returns an error if the flags name no table.
-func (f *sourceFlags) named() error {
-	if f.location.Metadata == "" && f.location.CatalogURI == "" {
-		return errors.New("no table named: give --metadata, or --catalog-uri with --schema-name and --table-name")
-	}
-	return nil
-}
-
-// open returns the source that the flags describe, with the store for its objects. The caller sets the selection.
-func (f *sourceFlags) open(env command.Env) (*iceberg.Source, error) {
-	location := f.location
-	location.Properties = withCredentials(f.properties, env)
-	if location.Metadata != "" {
-		// With METADATA_LOC the table's names are only labels; the metadata file alone determines the table.
-		location.CatalogURI, location.Warehouse = "", ""
-	}
-	if err := f.through.Check(); err != nil {
-		return nil, fmt.Errorf("--object-cache, --object-cache-ca, --object-cache-bucket, --object-cache-token-file: %w", err)
-	}
-	cfg, err := objstore.Config{
-		S3:     objstore.S3{Endpoint: env.Or("AWS_ENDPOINT_URL_S3", env.Or("AWS_ENDPOINT_URL", env("AWS_S3_ENDPOINT")))},
-		CAFile: env("AWS_CA_BUNDLE"),
-
-		ObjectCache:  f.through,
-		StallTimeout: f.stall,
-		Retry:        objstore.Retry{MaxTime: f.retry},
-	}.WithProperties(f.properties)
-	if err != nil {
-		return nil, fmt.Errorf("--property: %w", err)
-	}
-	return &iceberg.Source{Store: objstore.New(cfg), Location: location}, nil
-}
-
-// withCredentials adds the credentials for the REST catalog from the environment; properties given as flags take precedence.
-func withCredentials(given map[string]string, env command.Env) map[string]string {
-	properties := map[string]string{}
-	for name, variable := range map[string]string{"token": "CATALOG_TOKEN", "credential": "CATALOG_CREDENTIAL"} {
-		if value := env(variable); value != "" {
-			properties[name] = value
-		}
-	}
-	maps.Copy(properties, given)
-	return properties
 }
 
 // selectionFlags select the rows and columns to cache.
@@ -122,39 +77,6 @@ func (f *selectionFlags) register(flags *pflag.FlagSet, env command.Env) {
 			"Without it such a table is refused, since a file that was cut off looks the same")
 }
 
-// list parses a JSON list of names, or names separated by commas. Malformed JSON is returned as one name, so that loading fails with
-// an error that names it.
-func list(text string) []string {
-	if text == "" {
-		return nil
-	}
-	if strings.HasPrefix(text, "[") {
-		var names []string
-		if err := json.Unmarshal([]byte(text), &names); err != nil {
-			return []string{text}
-		}
-		return names
-	}
-	return strings.Split(text, ",")
-}
-
-func (f *selectionFlags) selection() (iceberg.Selection, error) {
-	s := iceberg.Selection{Ref: f.ref, Columns: f.columns, Filter: f.filter, TrustManifests: f.trust}
-	id, err := snapshotID("snapshot-id", f.snapshot)
-	if err != nil {
-		return s, err
-	}
-	s.SnapshotID = id
-	if f.asOf != "" {
-		at, err := time.Parse(time.RFC3339, f.asOf)
-		if err != nil {
-			return s, fmt.Errorf("--as-of: %q, want a time such as 2026-01-31T00:00:00Z", f.asOf)
-		}
-		s.AsOf = &at
-	}
-	return s, nil
-}
-
 // tableFlags select a table, and the rows and columns of it.
 type tableFlags struct {
 	source    sourceFlags
@@ -165,31 +87,6 @@ func (f *tableFlags) register(cmd *cobra.Command, env command.Env) {
 	f.source.register(cmd.Flags(), env)
 	f.selection.register(cmd.Flags(), env)
 	f.complete(cmd, env)
-}
-
-// open returns the source of the table, with the selection.
-func (f *tableFlags) open(env command.Env) (*iceberg.Source, error) {
-	if err := f.source.named(); err != nil {
-		return nil, err
-	}
-	src, err := f.source.open(env)
-	if err != nil {
-		return nil, err
-	}
-	src.Selection, err = f.selection.selection()
-	return src, err
-}
-
-// snapshotID parses the number given for a flag; nil if none was given.
-func snapshotID(flag, text string) (*int64, error) {
-	if text == "" {
-		return nil, nil
-	}
-	id, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return nil, fmt.Errorf("--%s: %q, want the number of a snapshot", flag, text)
-	}
-	return &id, nil
 }
 
 // serveFlags configure a server. start completes the configuration.
@@ -254,7 +151,7 @@ func registerComparisons(flags *pflag.FlagSet, limit *int64) {
 // noArguments rejects positional arguments with a hint, since the usual mistake is a path without its flag.
 func noArguments(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("%q is not a flag; a table is named by --metadata", args[0])
+		return fmt.Errorf("%q is not a flag; a table is named by --metadata, files by --files", args[0])
 	}
 	return nil
 }

@@ -29,11 +29,12 @@ func headCommand(env command.Env) *cobra.Command {
   cacheserver node --head head-host:50051 --index 1     # on another`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			src, err := table.open(env)
+			pinned, err := snapshotID("snapshot-pin", pin)
 			if err != nil {
 				return err
 			}
-			if src.Pinned, err = snapshotID("snapshot-pin", pin); err != nil {
+			src, err := table.open(env, pinned)
+			if err != nil {
 				return err
 			}
 			serve.Budget = rows.NewBudget(headMemory)

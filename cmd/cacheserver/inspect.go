@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/cacheserver/source/files"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/internal/command"
 )
@@ -35,7 +36,7 @@ ROWS are the file's own, before deletes and the filter; BYTES are the selected c
 			if nodes < 1 {
 				return fmt.Errorf("--nodes: %d, want at least 1", nodes)
 			}
-			src, err := table.open(env)
+			src, err := table.open(env, nil)
 			if err != nil {
 				return err
 			}
@@ -53,13 +54,13 @@ ROWS are the file's own, before deletes and the filter; BYTES are the selected c
 
 // printPlan writes the plan as a table for people and for tools like awk.
 func printPlan(w io.Writer, plan *source.Plan, nodes int) error {
-	var pin iceberg.Pin
-	if err := json.Unmarshal(plan.Version.Pin, &pin); err != nil {
+	described, err := describePin(plan.Version.Pin)
+	if err != nil {
 		return fmt.Errorf("the plan's pin: %w", err)
 	}
 	splits := head.CutSplits(plan.Splits, nodes)
 	var text strings.Builder
-	fmt.Fprintf(&text, "%scolumns   %d\n\n", pinText(pin), plan.Schema.NumFields())
+	fmt.Fprintf(&text, "%scolumns   %d\n\n", described, plan.Schema.NumFields())
 	text.WriteString("NODE\tSPLIT\tROWS\tBYTES\tROW GROUP\tFILE\n")
 	runs := head.DealSplits(splits, nodes)
 	for node, run := range runs {
@@ -85,6 +86,18 @@ func printTable(w io.Writer, text string) error {
 		return fmt.Errorf("print: %w", err)
 	}
 	return out.Flush()
+}
+
+// describePin says which version of which table or files was read.
+func describePin(text json.RawMessage) (string, error) {
+	if kindOf(text) == files.Kind {
+		var pin files.Pin
+		err := json.Unmarshal(text, &pin)
+		return fmt.Sprintf("files     %d at %s\nversion   %d\n", pin.Files, pin.String(), pin.Snapshot()), err
+	}
+	var pin iceberg.Pin
+	err := json.Unmarshal(text, &pin)
+	return pinText(pin), err
 }
 
 // pinText says which snapshot of which table was read.

@@ -28,10 +28,11 @@ func localCommand(env command.Env) *cobra.Command {
 it. When the table is loaded it prints one line to standard output: ready grpc://HOST:PORT http://HOST:PORT
 
 It ends with code 3 if the table can't be loaded, and with code 1 if an argument is wrong.`,
-		Example: `  cacheserver local --metadata ./warehouse/db/events/metadata/00003-5a1c.metadata.json --nodes 2 --listen 127.0.0.1:50051`,
-		Args:    noArguments,
+		Example: `  cacheserver local --metadata ./warehouse/db/events/metadata/00003-5a1c.metadata.json --nodes 2 --listen 127.0.0.1:50051
+  cacheserver local --files ./train --columns tokens,label --filter "lang = 'en'"`,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			src, err := table.open(env)
+			src, err := table.open(env, nil)
 			if err != nil {
 				return err
 			}

@@ -9,7 +9,6 @@ import (
 	"net"
 
 	"github.com/kubeflow/datacache/cacheserver/ops"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/internal/buildinfo"
 	"github.com/kubeflow/datacache/internal/command"
@@ -19,10 +18,13 @@ import (
 
 // start completes the configuration: it opens the listeners, the log and the export of traces, whose last spans flush sends before the
 // process ends. role is the name of the command.
-func (f *serveFlags) start(ctx context.Context, env command.Env, role string, src *iceberg.Source) (flush func(), err error) {
-	f.Source, f.Store, f.Metrics = src, src.Store, ops.NewMetrics()
+func (f *serveFlags) start(ctx context.Context, env command.Env, role string, src opened) (flush func(), err error) {
+	f.Source, f.Store, f.Metrics = src.Source, src.store, ops.NewMetrics()
 	if f.Log, err = f.logs.Logger(); err != nil {
 		return nil, err
+	}
+	if src.log != nil {
+		src.log(f.Log)
 	}
 	if f.Transport, err = transport.ParseImplementation(f.transport); err != nil {
 		return nil, fmt.Errorf("--transport: %w", err)

@@ -199,6 +199,8 @@ def plain_environment() -> dict[str, str]:
     """The environment without variables that cacheserver or a store's SDK would use."""
     ours = (
         "METADATA_LOC",
+        "FILES",
+        "PARTITIONS",
         "TABLE_NAME",
         "SCHEMA_NAME",
         "TABLE_COLUMNS",

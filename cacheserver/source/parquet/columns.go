@@ -32,7 +32,8 @@ type allocator = memory.Allocator
 
 // fileColumn is a column of a file or a nested part of one: a struct's fields, a list's element, a map's key and value.
 type fileColumn struct {
-	id    int // 0: it corresponds to no column of the table
+	id    int    // 0: it corresponds to no column of the table
+	name  string // in a name mapping
 	field arrow.Field
 	leaf  int // index of the Parquet column; -1 if it has kids
 	kids  []*fileColumn
@@ -53,12 +54,36 @@ func fileColumns(manifest *pqarrow.SchemaManifest, names NameMapping) ([]*fileCo
 	if !byName {
 		names = nil
 	}
-	columns := make([]*fileColumn, len(manifest.Fields))
-	for i := range manifest.Fields {
-		columns[i] = newFileColumn(&manifest.Fields[i], manifest.Fields[i].Field.Name, byName, names)
+	columns := columnsOf(manifest)
+	if byName {
+		assign(columns, names)
 	}
 	markTwins(columns, map[int]*fileColumn{})
 	return columns, nil
+}
+
+// columnsOf returns the columns of a file with the field ids in the file.
+func columnsOf(manifest *pqarrow.SchemaManifest) []*fileColumn {
+	columns := make([]*fileColumn, len(manifest.Fields))
+	for i := range manifest.Fields {
+		columns[i] = newFileColumn(&manifest.Fields[i], manifest.Fields[i].Field.Name)
+	}
+	return columns
+}
+
+// assign replaces the field ids of columns by those that names assigns.
+func assign(columns []*fileColumn, names NameMapping) {
+	for _, c := range columns {
+		var kids NameMapping
+		c.id = 0
+		for _, m := range names {
+			if m.ID != 0 && slices.Contains(m.Names, c.name) {
+				c.id, kids = m.ID, m.Kids
+				break
+			}
+		}
+		assign(c.kids, kids)
+	}
 }
 
 // markTwins marks columns as unreadable that have the field id of another one in the file, or the name of another one beside them.
@@ -80,20 +105,8 @@ func markTwins(columns []*fileColumn, byID map[int]*fileColumn) {
 	}
 }
 
-func newFileColumn(f *pqarrow.SchemaField, name string, byName bool, names NameMapping) *fileColumn {
-	c := &fileColumn{id: ownID(f), field: *f.Field, leaf: f.ColIndex}
-	if byName {
-		c.id = 0
-		for _, m := range names {
-			if m.ID != 0 && slices.Contains(m.Names, name) {
-				c.id, names = m.ID, m.Kids
-				break
-			}
-		}
-		if c.id == 0 {
-			names = nil
-		}
-	}
+func newFileColumn(f *pqarrow.SchemaField, name string) *fileColumn {
+	c := &fileColumn{id: ownID(f), name: name, field: *f.Field, leaf: f.ColIndex}
 	kids, kidNames := f.Children, []string(nil)
 	switch f.Field.Type.(type) {
 	case *arrow.MapType:
@@ -106,7 +119,7 @@ func newFileColumn(f *pqarrow.SchemaField, name string, byName bool, names NameM
 		if kidNames != nil {
 			kidName = kidNames[i]
 		}
-		c.kids = append(c.kids, newFileColumn(&kids[i], kidName, byName, names))
+		c.kids = append(c.kids, newFileColumn(&kids[i], kidName))
 	}
 	return c
 }

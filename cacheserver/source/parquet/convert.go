@@ -65,10 +65,18 @@ func conversion(from, to arrow.DataType, physical parquet.Type) (convert, error)
 // widens reports whether type to can represent every value of from.
 func widens(from, to arrow.DataType) bool {
 	switch to.ID() {
+	case arrow.INT16:
+		return isOneOf(from, arrow.INT8, arrow.UINT8)
 	case arrow.INT32:
 		return isOneOf(from, arrow.INT8, arrow.INT16, arrow.UINT8, arrow.UINT16)
 	case arrow.INT64:
 		return isOneOf(from, arrow.INT8, arrow.INT16, arrow.INT32, arrow.UINT8, arrow.UINT16, arrow.UINT32)
+	case arrow.UINT16:
+		return isOneOf(from, arrow.UINT8)
+	case arrow.UINT32:
+		return isOneOf(from, arrow.UINT8, arrow.UINT16)
+	case arrow.UINT64:
+		return isOneOf(from, arrow.UINT8, arrow.UINT16, arrow.UINT32)
 	case arrow.FLOAT32:
 		return isOneOf(from, arrow.FLOAT16)
 	case arrow.FLOAT64:

@@ -40,6 +40,10 @@ func (f *Footer) Cost() int64 { return int64(f.meta.Size())*8 + 4096 }
 
 // ReadFooter parses the footer of an open file. Columns that cannot be read are errors only of projections that need them.
 func ReadFooter(ctx context.Context, f *objstore.File, names NameMapping) (*Footer, error) {
+	return readFooter(ctx, f, func(m *pqarrow.SchemaManifest) ([]*fileColumn, error) { return fileColumns(m, names) })
+}
+
+func readFooter(ctx context.Context, f *objstore.File, find func(*pqarrow.SchemaManifest) ([]*fileColumn, error)) (*Footer, error) {
 	meta, manifest, bad, err := parseColumns(ctx, f)
 	if err != nil {
 		return nil, unreadableFooter(f.URI(), err)
@@ -50,7 +54,7 @@ func ReadFooter(ctx context.Context, f *objstore.File, names NameMapping) (*Foot
 	if meta.IsSetEncryptionAlgorithm() {
 		return nil, fmt.Errorf("data file %s: it is encrypted: %w", f.URI(), errors.ErrUnsupported)
 	}
-	columns, err := fileColumns(manifest, names)
+	columns, err := find(manifest)
 	if err != nil {
 		return nil, fmt.Errorf("data file %s: %w", f.URI(), err)
 	}

@@ -76,6 +76,10 @@ func (p *projector) column(field column.Field, from *fileColumn) (*projected, er
 	if from.unreadable != nil {
 		return nil, from.unreadable
 	}
+	if from.field.Type.ID() == arrow.NULL && field.Type.ID() != arrow.NULL && !field.Required {
+		c.from, c.constant = nil, &constant{to: field.Type} // its writer knew no type, since all values were null
+		return c, nil
+	}
 	if field.Variant {
 		c.convert = fromVariant
 		from.markLeaves(p.leaves)

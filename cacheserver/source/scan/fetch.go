@@ -61,8 +61,8 @@ func (f *Fetched) prefetch(ctx context.Context) (err error) {
 	if now := f.bytes.Version(); s.Version != "" && now != "" && now != s.Version {
 		return fmt.Errorf("data file %s: it changed since the table was planned: its version was %s and is %s now: table files must not be rewritten in place: restore it or start the cache anew", s.File, s.Version, now)
 	}
-	f.footer, err = f.table.footers.Get(ctx, s.File, func(context.Context) (*parquet.Footer, error) {
-		return parquet.ReadFooter(ctx, f.bytes, f.table.Names)
+	f.footer, err = f.table.footer(ctx, s.File, func(ctx context.Context) (*parquet.Footer, error) {
+		return f.table.read(ctx, f.bytes)
 	})
 	if err != nil {
 		return err

@@ -57,8 +57,10 @@ func (t *Table) splits(ctx context.Context, file *File) (_ []source.Split, err e
 	if err != nil {
 		return nil, err
 	}
-	if err := parquet.CheckCount("data file", f.URI, f.Total(), file.Rows); err != nil {
-		return nil, err
+	if file.Rows >= 0 {
+		if err := parquet.CheckCount("data file", f.URI, f.Total(), file.Rows); err != nil {
+			return nil, err
+		}
 	}
 	columns, err := file.Columns(f)
 	if err != nil {
@@ -66,14 +68,14 @@ func (t *Table) splits(ctx context.Context, file *File) (_ []source.Split, err e
 	}
 	var splits []source.Split
 	for g := range f.Groups() {
-		if f.Rows(g) == 0 || !t.Filter.MightMatch(t.bounds(f, g)) {
+		if f.Rows(g) == 0 || !t.Filter.MightMatch(t.bounds(file, f, g)) {
 			continue
 		}
 		if err := columns.Projection.Check(g); err != nil {
 			return nil, err
 		}
 		s := of
-		s.File, s.Version, s.RowGroup, s.Rows, s.Bytes = f.URI, f.Version, g, f.Rows(g), columns.Projection.Weight(g, len(t.Fields))
+		s.File, s.FileSize, s.Version, s.RowGroup, s.Rows, s.Bytes = f.URI, f.Size, f.Version, g, f.Rows(g), columns.Projection.Weight(g, len(t.Fields))
 		s.Start, s.Length = f.Extent(g)
 		splits = append(splits, s)
 	}

@@ -30,8 +30,10 @@ const footerLimit = 64 << 20
 // Table is one version of a dataset with the columns and the filter of a selection. It is safe for concurrent use and need not be
 // closed. The source sets its fields before use; make it with New.
 type Table struct {
-	Store    *objstore.Store
-	Names    parquet.NameMapping
+	Store *objstore.Store
+	Names parquet.NameMapping
+	// ByName says that columns are known by their names alone, through Names: field ids in files don't count.
+	ByName   bool
 	Fields   []column.Field    // that are served
 	Served   *arrow.Schema     // of Fields
 	Filter   *predicate.Filter // nil: all rows
@@ -53,7 +55,9 @@ func New(store *objstore.Store) *Table {
 // File describes a data file.
 type File struct {
 	Split source.Split // what all splits of the file have in common
-	Rows  int64        // of the whole file
+	Rows  int64        // of the whole file; -1: only its footer says how many
+	// Constant are the values of columns that have one value in all rows of the file, by field id.
+	Constant map[int]predicate.Bounds
 	// Stated are the bounds of the filter's columns in the dataset's metadata, by field id.
 	Stated map[int]predicate.Bounds
 	// Columns returns how the columns of the file, whose footer is f, become those of the table.
@@ -82,25 +86,45 @@ type Deletes struct {
 // Schema is the schema of the served rows, which is exactly that of every batch. It must not be modified.
 func (t *Table) Schema() *arrow.Schema { return t.Served }
 
-// Footer returns the footer of a data file, which must have the given size. If the footer is cached, the file is not read.
+// Footer returns the footer of a data file, which must have the given size; any if it is negative. If the footer is cached, the file is
+// not read.
 func (t *Table) Footer(ctx context.Context, uri string, size int64) (*parquet.Footer, error) {
-	return t.footers.Get(ctx, uri, func(ctx context.Context) (*parquet.Footer, error) {
+	return t.footer(ctx, uri, func(ctx context.Context) (*parquet.Footer, error) {
 		f, err := t.Store.Open(ctx, uri)
 		if err != nil {
 			return nil, fmt.Errorf("data file: %w", err)
 		}
 		defer func() { _ = f.Close() }() // opened for reading: closing can't lose data
-		if f.Size() != size {
+		if size >= 0 && f.Size() != size {
 			return nil, fmt.Errorf("data file %s: it has %d bytes, the table's manifest says %d: it was truncated or replaced: restore it or roll the table back", uri, f.Size(), size)
 		}
-		return parquet.ReadFooter(ctx, f, t.Names)
+		return t.read(ctx, f)
 	})
 }
 
-// bounds returns the bounds of a row group's fields, which are known only for Compared.
-func (t *Table) bounds(f *parquet.Footer, group int) func(column.Field) predicate.Bounds {
+// footer returns the footer of a data file from the cache; read reads it.
+func (t *Table) footer(ctx context.Context, uri string, read func(context.Context) (*parquet.Footer, error)) (*parquet.Footer, error) {
+	f, err := t.footers.Get(ctx, uri, read)
+	if err == nil && t.ByName {
+		f = f.Named(t.Names)
+	}
+	return f, err
+}
+
+func (t *Table) read(ctx context.Context, f *objstore.File) (*parquet.Footer, error) {
+	if t.ByName {
+		return parquet.ReadNames(ctx, f)
+	}
+	return parquet.ReadFooter(ctx, f, t.Names)
+}
+
+// bounds returns the bounds of a row group's fields, which are known only for Compared and for constant columns.
+func (t *Table) bounds(file *File, f *parquet.Footer, group int) func(column.Field) predicate.Bounds {
 	known := f.Bounds(group)
 	return func(field column.Field) predicate.Bounds {
+		if b, ok := file.Constant[field.ID]; ok {
+			return b
+		}
 		for _, c := range t.Compared {
 			if c.ID == field.ID {
 				return known(field)

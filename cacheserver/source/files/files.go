@@ -1,0 +1,171 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package files reads folders of Parquet files as one table, without a table format: which files and columns it has, and in which order.
+//
+// A file is a part of the table if its name ends in .parquet and neither it nor a folder above it begins with _ or a dot. Files are in
+// the order of their paths, byte by byte; so are the row groups in a file, and the rows in these. Columns are found by name; the table
+// has the columns of all files, and those of the folders' names such as day=2026-01-31. A folder that another format describes is
+// refused, since its files also hold deleted and replaced rows. Package scan reads the files.
+package files
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/source"
+)
+
+// MaxURIs is the number of URIs that a Location may have.
+const MaxURIs = 16
+
+// Location says where the files are. It is plain data.
+type Location struct {
+	// URIs are folders, globs or files, whose files follow each other in this order. In a glob, *, ? and [a-z] stand for parts of a name,
+	// and ** for any number of folders.
+	URIs []string `json:"uris"`
+	// Plain says that folder names such as day=2026-01-31 are no columns.
+	Plain bool `json:"plain,omitempty"`
+}
+
+// Selection selects rows and columns. The zero value selects all.
+type Selection struct {
+	// Columns are top-level column names; none means all. Columns are served in the table's order, regardless of the order here.
+	Columns []string `json:"columns,omitempty"`
+	// Filter is a SQL WHERE expression (package filter); empty means all rows.
+	Filter string `json:"filter,omitempty"`
+}
+
+// Source implements source.Source for folders of files. Its fields must not be changed once it is in use. Data nodes need only Store: the
+// version that they open contains the rest.
+type Source struct {
+	Store     *objstore.Store
+	Location  Location
+	Selection Selection
+	// Pinned is the Identity.Snapshot of the only version that may be planned: an earlier process planned it for the same request. Nil:
+	// any.
+	Pinned *int64
+	Log    *slog.Logger // of what a plan leaves out; nil: none
+}
+
+var _ source.Source = (*Source)(nil)
+
+// String implements source.Source.
+func (s *Source) String() string { return strings.Join(s.Location.URIs, ", ") }
+
+// Request implements source.Source.
+func (s *Source) Request() any {
+	return struct {
+		Files     Location
+		Selection Selection
+	}{s.Location, s.Selection}
+}
+
+// attempts is how often the files are listed and read before a plan fails because they change meanwhile.
+const attempts = 3
+
+// errReplaced says that a file is not the one that was listed.
+var errReplaced = errors.New("it changed since the files were listed")
+
+// Plan implements source.Source. The version is identified by the paths, sizes and versions of all files. If a file changes while the
+// footers are read, all are listed again.
+func (s *Source) Plan(ctx context.Context, progress func(done, total int)) (*source.Plan, error) {
+	if err := s.Location.validate(); err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
+	}
+	for attempt := 1; ; attempt++ {
+		found, err := s.list(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("plan: %w", err)
+		}
+		p, err := s.plan(ctx, found, progress)
+		changed := errors.Is(err, errReplaced) || errors.Is(err, objstore.ErrChanged) || errors.Is(err, fs.ErrNotExist)
+		if changed && attempt == attempts {
+			return nil, fmt.Errorf("plan: files changed each of %d times that they were listed: load them again once their writer is done: %w", attempts, err)
+		}
+		if !changed {
+			return p, err
+		}
+	}
+}
+
+// Restore implements source.Source.
+func (s *Source) Restore(encoded json.RawMessage) (*source.Plan, error) {
+	pin, err := decodePin(encoded)
+	if err != nil {
+		return nil, err
+	}
+	return s.planOf(pin)
+}
+
+// planOf returns the plan for a pin, without schema and splits.
+func (s *Source) planOf(pin *Pin) (*source.Plan, error) {
+	p := &source.Plan{Identity: source.Identity{
+		UUID: uuid.NewSHA1(uuid.NameSpaceURL, []byte(strings.Join(pin.URIs, "\n"))).String(), Snapshot: pin.Snapshot(),
+		Filter: s.Selection.Filter, Columns: s.Selection.Columns,
+	}}
+	var err error
+	if p.Version.Pin, err = json.Marshal(pin); err != nil {
+		return nil, fmt.Errorf("encode the pin of %s: %w", s, err)
+	}
+	if p.Version.Selection, err = json.Marshal(s.Selection); err != nil {
+		return nil, fmt.Errorf("encode the selection of %s: %w", s, err)
+	}
+	return p, nil
+}
+
+// Open implements source.Source. It reads nothing: a file that is no longer the planned one is found when it is fetched.
+func (s *Source) Open(_ context.Context, v source.Version, buffers *source.Buffers) (source.Dataset, error) {
+	pin, err := decodePin(v.Pin)
+	if err != nil {
+		return nil, err
+	}
+	var selection Selection
+	if err := json.Unmarshal(v.Selection, &selection); err != nil {
+		return nil, fmt.Errorf("the selection of %s: %w", pin, err)
+	}
+	schema, err := pin.schema()
+	if err != nil {
+		return nil, err
+	}
+	t := newTable(s.Store, pin)
+	if err := t.choose(schema, pin.Partitions, selection); err != nil {
+		return nil, fmt.Errorf("open %s: %w", pin, err)
+	}
+	t.Mem = buffers
+	return t.Table, nil
+}
+
+// Retry implements source.Source.
+func (s *Source) Retry(err error) source.Retry {
+	switch {
+	case errors.Is(err, objstore.ErrUnavailable):
+		return source.Soon
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist):
+		return source.OnceMended
+	}
+	return source.Never
+}
+
+func (l Location) validate() error {
+	if len(l.URIs) == 0 {
+		return errors.New("no files named: give a folder, a glob or a file")
+	}
+	if len(l.URIs) > MaxURIs {
+		return fmt.Errorf("%d addresses of files: at most %d are read: name the folder above them, or use a glob", len(l.URIs), MaxURIs)
+	}
+	for i, uri := range l.URIs {
+		if strings.TrimSpace(uri) == "" {
+			return fmt.Errorf("address %d of %d is empty: give a folder, a glob or a file", i+1, len(l.URIs))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package files
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+)
+
+// file is a data file.
+type file struct {
+	objstore.Entry
+}
+
+// mostFiles bounds the files of a table.
+const mostFiles = 1_000_000
+
+// listing is what was found at the addresses of a Location.
+type listing struct {
+	roots  []string // by address
+	files  []file
+	hidden int    // files with a name, or in a folder, that begins with _ or a dot
+	others int    // files whose names don't end in .parquet
+	other  string // one of them
+}
+
+// list lists the data files in the order of their rows.
+func (s *Source) list(ctx context.Context) (*listing, error) {
+	all := &listing{}
+	seen := map[string]bool{}
+	for _, uri := range s.Location.URIs {
+		part, err := listOne(ctx, s.Store, uri)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range part.files {
+			if seen[f.URI] {
+				return nil, fmt.Errorf("file %s lies in two of the addresses %s, which would double its rows: name it once", f.URI, s)
+			}
+			seen[f.URI] = true
+		}
+		if all.files = append(all.files, part.files...); len(all.files) > mostFiles {
+			return nil, fmt.Errorf("%s has more than %d files: at most that many are read: write fewer, larger ones", s, mostFiles)
+		}
+		all.roots = append(all.roots, part.roots...)
+		all.hidden += part.hidden
+		all.others += part.others
+	}
+	if s.Log != nil {
+		s.Log.Info("listed files", "files", len(all.files), "left out: hidden", all.hidden, "left out: no .parquet", all.others)
+	}
+	return all, nil
+}
+
+// listOne lists the data files at an address.
+func listOne(ctx context.Context, store *objstore.Store, uri string) (*listing, error) {
+	root, pattern := uri, ""
+	if isGlob(uri) {
+		root, pattern = splitGlob(uri)
+	}
+	entries, err := collect(ctx, store, root)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", uri, err)
+	}
+	if len(entries) == 0 {
+		return nil, fmt.Errorf("%s is empty: check the address", uri)
+	}
+	if err := refuse(uri, entries); err != nil {
+		return nil, err
+	}
+	found := &listing{roots: []string{strings.TrimSuffix(entries[0].URI, entries[0].Path)}}
+	for _, e := range entries {
+		switch {
+		case e.Path != "" && isHidden(e.Path):
+			found.hidden++
+		case pattern != "" && !matches(pattern, e.Path):
+		case pattern == "" && e.Path != "" && !strings.HasSuffix(e.Path, ".parquet"):
+			found.others, found.other = found.others+1, e.URI
+		default:
+			found.files = append(found.files, file{e})
+		}
+	}
+	if len(found.files) == 0 {
+		return nil, noFiles(uri, pattern, found)
+	}
+	slices.SortFunc(found.files, func(a, b file) int { return strings.Compare(a.Path, b.Path) })
+	return found, nil
+}
+
+func collect(ctx context.Context, store *objstore.Store, uri string) ([]objstore.Entry, error) {
+	var entries []objstore.Entry
+	for e, err := range store.List(ctx, uri) {
+		if err != nil {
+			return nil, err
+		}
+		if entries = append(entries, e); len(entries) > 2*mostFiles {
+			return nil, fmt.Errorf("it has more than %d files, at most %d are read", 2*mostFiles, mostFiles)
+		}
+	}
+	return entries, nil
+}
+
+func noFiles(uri, pattern string, found *listing) error {
+	switch {
+	case pattern != "":
+		return fmt.Errorf("%s matches no file: check the pattern", uri)
+	case found.others > 0:
+		return fmt.Errorf("%s has no files whose names end in .parquet, but %d others, such as %s: name a glob such as *.parq for other names", uri, found.others, found.other)
+	}
+	return fmt.Errorf("%s has no files whose names end in .parquet, and %d hidden ones, whose names or folders begin with _ or a dot: check the address", uri, found.hidden)
+}
+
+// isHidden reports whether a part of a path begins with _ or a dot.
+func isHidden(p string) bool {
+	return p[0] == '_' || p[0] == '.' || strings.Contains(p, "/_") || strings.Contains(p, "/.")
+}
+
+var (
+	metadataFile = regexp.MustCompile(`(^|/)metadata/[^/]*\.metadata\.json(\.gz|\.zstd)?$`)
+	hubPart      = regexp.MustCompile(`(^|/)partial-[^/]+/[0-9]+\.parquet$`)
+	started      = regexp.MustCompile(`(^|/)_started_[^/]+$`)
+)
+
+// refuse returns an error if the files belong to a table of another format, whose log says which of their rows count, or if a writer has
+// not finished them.
+func refuse(uri string, entries []objstore.Entry) error {
+	var iceberg string
+	committed := map[string]bool{}
+	for _, e := range entries {
+		committed[e.Path] = true
+		if metadataFile.MatchString(e.Path) {
+			iceberg = max(iceberg, e.URI)
+		}
+	}
+	if iceberg != "" {
+		return fmt.Errorf("%s is an Iceberg table: read as plain files it would have rows that were deleted or replaced: name its metadata file, such as %s, as a table", uri, iceberg)
+	}
+	for _, e := range entries {
+		dir, base := path.Split(e.Path)
+		for segment := range strings.SplitSeq(dir, "/") {
+			if why, ok := refused[segment]; ok {
+				return fmt.Errorf("%s %s (%s)", uri, why, e.URI)
+			}
+		}
+		if hubPart.MatchString(e.Path) {
+			return fmt.Errorf("%s is a part of a dataset that the Hugging Face hub converted only to a limit (%s): its other rows are missing: name the dataset's own files", uri, e.URI)
+		}
+		if started.MatchString(e.Path) && !committed[dir+"_committed_"+strings.TrimPrefix(base, "_started_")] {
+			return fmt.Errorf("%s is being written: %s has no _committed_ file: wait for the job that writes it; if it died, run it again or delete its files", uri, e.URI)
+		}
+	}
+	return nil
+}
+
+// refused are folders that only tables of other formats have, or only while a job writes.
+var refused = map[string]string{
+	"_delta_log": "is a Delta table: read as plain files it would have rows that were deleted or replaced: write its current rows to a folder of plain files, or give it Iceberg metadata (UniForm) and name that as a table",
+	".hoodie":    "is a Hudi table: read as plain files it would have rows that were deleted or replaced: write its current rows to a folder of plain files",
+	"_temporary": "is being written: a Spark or Hadoop job has not ended: wait for it; if it died, run it again or delete its files",
+}

@@ -1,0 +1,279 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A cache of a folder of Parquet files serves the rows of pyarrow.dataset, in its order, or says why it does not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import folders
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from canon import row_digests
+from client import Client, metadata
+from server import Cache, Caches, Mode
+
+Connect = Callable[[Cache], Client]
+Private = Callable[..., Cache]
+
+SEEDS = range(6)
+
+
+def check_equal(got: pa.Table, want: pa.Table) -> None:
+    """Asserts that both tables have the same columns, rows and order."""
+    assert got.column_names == want.column_names
+    for name in want.column_names:
+        wanted = want.column(name)
+        if pa.types.is_string(wanted.type) and pa.types.is_date(got.column(name).type):
+            want = want.set_column(want.column_names.index(name), name, wanted.cast(pa.date32()))
+    assert row_digests(got) == row_digests(want)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that is named like one of a user."""
+    return tmp_path / "a folder"
+
+
+@pytest.mark.parametrize("name", folders.FOLDERS)
+def test_a_cache_serves_what_pyarrow_reads(name: str, folder: Path, private: Private, connect: Connect) -> None:
+    folders.FOLDERS[name](folder)
+    cache = private(["--files", str(folder)], nodes=3)
+    cache.wait("Ready")
+    check_equal(connect(cache).table(), folders.scan(folder))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_folders(seed: int, folder: Path, private: Private, connect: Connect) -> None:
+    folders.random_folder(seed)(folder)
+    cache = private(["--files", str(folder)], nodes=1 + seed % 3)
+    cache.wait("Ready")
+    check_equal(connect(cache).table(), folders.scan(folder))
+
+
+def test_types_are_those_of_the_files(folder: Path, private: Private, connect: Connect) -> None:
+    folders.types(folder)
+    cache = private(["--files", str(folder)])
+    cache.wait("Ready")
+    got, want = connect(cache).table().schema, folders.every_type(random.Random(0), 1).schema
+    served = {"large": pa.string(), "dictionary": pa.string()}
+    assert {f.name: f.type for f in got} == {f.name: served.get(f.name, f.type) for f in want}
+    assert not any(f.metadata for f in got)
+
+
+def test_columns_and_a_filter(mode: Mode, folder: Path, private: Private, connect: Connect) -> None:
+    folders.duck(folder)
+    where = "part <> 1 AND id >= 50 AND text <> 'v60'"
+    cache = private(["--files", str(folder), "--columns", "part,text", "--filter", where], mode=mode)
+    cache.wait("Ready")
+    keep = (ds.field("part") != 1) & (ds.field("id") >= 50) & (ds.field("text") != "v60")
+    check_equal(connect(cache).table(), folders.scan(folder).filter(keep).select(["text", "part"]))
+
+
+@pytest.mark.parametrize(
+    ("where", "splits"),
+    [("day = DATE '2026-02-02'", 1), ("id < 23", 2), ("day > DATE '2026-02-02' AND id < 33", 1), ("id > 1000", 0)],
+)
+def test_paths_and_footers_prune(where: str, splits: int, folder: Path, caches: Caches) -> None:
+    """Four files of one row group, ids from 10 * day on."""
+    folders.by_date(folder)
+    done = caches.run("inspect", "--files", str(folder), "--filter", where)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(".parquet") == splits
+
+
+def test_globs_and_several_addresses(folder: Path, caches: Caches, private: Private, connect: Connect) -> None:
+    folders.names_in_byte_order(folder)
+    cache = private(
+        [
+            "--files",
+            f"{folder}/part-*.parquet",
+            "--files",
+            f"{folder}/a.parquet",
+            "--files",
+            f"{folder}/**/[xz].parquet",
+        ]
+    )
+    cache.wait("Ready")
+    files = ["part-10.parquet", "part-9.parquet", "a.parquet", "a-1/x.parquet", "a/z.parquet"]
+    check_equal(connect(cache).table(), pa.concat_tables([pq.read_table(folder / f) for f in files]))
+    twice = caches.run("inspect", "--files", str(folder), "--files", f"{folder}/a.parquet")
+    assert "a.parquet lies in two of the addresses" in twice.stderr
+
+
+def test_folder_names_are_no_columns_where_partitions_are_off(folder: Path, private: Private, connect: Connect) -> None:
+    folders.by_day(folder)
+    cache = private(["--files", str(folder), "--partitions", "off"])
+    cache.wait("Ready")
+    assert connect(cache).table().column_names == ["id"]
+
+
+def test_folder_names_with_leading_zeros_are_texts(folder: Path, private: Private, connect: Connect) -> None:
+    for code in ("007", "010", "8"):
+        folders.write(folder, f"code={code}/f.parquet", folders.numbers(int(code), 1))
+    cache = private(["--files", str(folder)], nodes=1)
+    cache.wait("Ready")
+    assert connect(cache).table()["code"].to_pylist() == ["007", "010", "8"]
+
+
+def test_the_same_files_have_the_same_fingerprint(mode: Mode, folder: Path, private: Private, connect: Connect) -> None:
+    folders.many_row_groups(folder)
+
+    def fingerprint(nodes: int) -> str:
+        cache = private(["--files", str(folder)], mode=mode, nodes=nodes)
+        cache.wait("Ready")
+        return metadata(connect(cache).command(kind="shard", index=0, total=1))["dataset"]["fingerprint"]
+
+    before = fingerprint(2)
+    assert fingerprint(3) == before
+    folders.write(folder, "0/f.parquet", folders.numbers(0, 105), row_group_size=10)
+    assert fingerprint(2) != before, "a file was overwritten"
+
+
+def test_a_head_that_lost_its_plan_takes_it_from_the_nodes(folder: Path, private: Private, connect: Connect) -> None:
+    folders.many_row_groups(folder)
+    cache = private(["--files", str(folder)], mode="cluster", nodes=2)
+    cache.wait("Ready")
+    before = connect(cache).table()
+    folders.write(folder, "9.parquet", folders.numbers(0, 5))
+    cache.restart("head")
+    cache.wait("Ready")
+    assert connect(cache).table().equals(before), "the new file belongs to another version"
+
+
+def touch(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"{}")
+
+
+@pytest.mark.parametrize(
+    ("adds", "says"),
+    [
+        ("_delta_log/00000000000000000000.json", "is a Delta table"),
+        ("deeper/_delta_log/00000000000000000000.json", "is a Delta table"),
+        ("metadata/00001-a.metadata.json", "name its metadata file"),
+        (".hoodie/hoodie.properties", "is a Hudi table"),
+        ("_temporary/0/task_1/part-0.parquet", "a Spark or Hadoop job has not ended"),
+        ("_started_17", "has no _committed_ file"),
+    ],
+)
+def test_folders_of_other_formats_and_unfinished_ones_are_refused(
+    adds: str, says: str, folder: Path, caches: Caches
+) -> None:
+    folders.left_out(folder)
+    assert caches.run("inspect", "--files", str(folder)).returncode == 0
+    touch(folder / adds)
+    done = caches.run("inspect", "--files", str(folder))
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert Path(adds).name in done.stderr
+
+
+def test_a_job_that_committed_is_read(folder: Path, caches: Caches) -> None:
+    folders.left_out(folder)
+    for name in ("_started_17", "_committed_17"):
+        touch(folder / name)
+    assert caches.run("inspect", "--files", str(folder)).returncode == 0
+
+
+def test_a_conversion_of_the_hub_that_is_short_is_refused(folder: Path, caches: Caches) -> None:
+    folders.write(folder, "default/partial-train/0000.parquet", folders.numbers(0, 9))
+    assert "converted only to a limit" in caches.run("inspect", "--files", str(folder)).stderr
+
+
+def conflicting(folder: Path) -> None:
+    """A column of two kinds, one that can't be served, and a good one."""
+    wide = pa.array([1, 2], pa.decimal256(50, 0))
+    folders.write(folder, "1.parquet", pa.table({"id": [1, 2], "v": [1, 2], "wide": wide}))
+    folders.write(folder, "2.parquet", pa.table({"id": [3, 4], "v": ["a", "b"], "wide": wide}))
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"), [("id,v", ["1.parquet", "2.parquet", '"v"']), ("wide", ["decimal256"]), ("no", ["no such"])]
+)
+def test_columns_that_cannot_be_served_are_named(columns: str, says: list[str], folder: Path, caches: Caches) -> None:
+    conflicting(folder)
+    done = caches.run("inspect", "--files", str(folder), "--columns", columns)
+    assert done.returncode != 0
+    assert all(word in done.stderr for word in says), done.stderr
+
+
+def test_other_columns_of_such_files_are_served(folder: Path, private: Private, connect: Connect) -> None:
+    conflicting(folder)
+    cache = private(["--files", str(folder), "--columns", "id"])
+    cache.wait("Ready")
+    assert connect(cache).table()["id"].to_pylist() == [1, 2, 3, 4]
+
+
+def one_file(name: str, table: pa.Table) -> Callable[[Path], None]:
+    return lambda folder: folders.write(folder, name, table)
+
+
+def mixed_levels(folder: Path) -> None:
+    folders.write(folder, "a=1/x.parquet", folders.numbers(0, 3))
+    folders.write(folder, "x.parquet", folders.numbers(3, 3))
+
+
+def truncated(folder: Path) -> None:
+    folders.left_out(folder)
+    path = folder / "part-1.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def empty_file(folder: Path) -> None:
+    folders.left_out(folder)
+    (folder / "part-1.parquet").write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda folder: None, "no such file"),
+        (lambda folder: folder.mkdir(), "is empty"),
+        (one_file("data.parq", folders.numbers(0, 3)), "data.parq"),
+        (one_file("_old/data.parquet", folders.numbers(0, 3)), "hidden"),
+        (one_file("id=3/data.parquet", folders.numbers(0, 3)), "partitions off"),
+        (mixed_levels, "partitions off"),
+        (truncated, "part-1.parquet"),
+        (empty_file, "part-1.parquet"),
+    ],
+    ids=[
+        "missing",
+        "empty folder",
+        "other names",
+        "hidden",
+        "column and folder",
+        "mixed levels",
+        "truncated",
+        "no bytes",
+    ],
+)
+def test_what_is_wrong_with_a_folder_is_said(
+    build: Callable[[Path], None], says: str, folder: Path, caches: Caches
+) -> None:
+    build(folder)
+    done = caches.run("inspect", "--files", str(folder))
+    assert done.returncode not in (0, 2)
+    assert says in done.stderr
+    assert len(done.stderr) < 1000
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--metadata", "x"], "--files"),
+        (["--snapshot-id", "5"], "snapshots"),
+        (["--partitions", "maybe"], "--partitions"),
+        (["--files", ""], "empty"),
+    ],
+    ids=lambda flags: flags[0] if isinstance(flags, list) else "",
+)
+def test_flags_that_contradict_are_refused(flags: list[str], says: str, folder: Path, caches: Caches) -> None:
+    folders.left_out(folder)
+    done = caches.run("inspect", "--files", str(folder), *flags)
+    assert done.returncode not in (0, 2)
+    assert says in done.stderr
