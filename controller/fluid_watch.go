@@ -68,5 +68,5 @@ func cacheOfFluid(_ context.Context, object client.Object) []reconcile.Request {
 	if name == "" || labels[LabelManagedBy] != ManagedBy {
 		return nil
 	}
-	return []reconcile.Request{request(types.NamespacedName{Namespace: object.GetNamespace(), Name: name})}
+	return []reconcile.Request{requestFor(types.NamespacedName{Namespace: object.GetNamespace(), Name: name})}
 }

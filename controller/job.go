@@ -20,7 +20,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/admit"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/runtimes"
 	"github.com/kubeflow/datacache/internal/view"
 	"github.com/kubeflow/datacache/internal/wellknown"
@@ -57,11 +57,12 @@ func (r *jobReconciler) Reconcile(ctx context.Context, job *trainer.TrainJob) (c
 		r.refusals.set(client.ObjectKeyFromObject(job), "")
 		return requeueExpected(ctrl.Result{}, r.leave(ctx, job, servicesOf(job)...))
 	}
-	runtime, err := runtimes.Find(ctx, job.Namespace, inject.RuntimeRef(job), r.client)
-	if err != nil || !inject.Asks(job, runtime) {
+	parsed := request.Read(job, job.Namespace)
+	runtime, err := runtimes.Find(ctx, job.Namespace, parsed.Runtime, r.client)
+	if err != nil || !parsed.Wants(runtime) {
 		return ctrl.Result{}, err
 	}
-	return r.explain(job, r.serve(ctx, job, inject.StepOf(runtime)))
+	return r.explain(job, r.serve(ctx, job, parsed, request.StepOf(runtime)))
 }
 
 // explain reports why the job gets no cache, in its events and, through r.refusals, to its waiting step. If only the job's owner can
@@ -88,7 +89,7 @@ func (r *jobReconciler) explain(job *trainer.TrainJob, err error) (ctrl.Result, 
 
 // serve creates what the job requests. Which DataCache a job uses is decided once, when it first runs, and recorded: the job's own
 // DataCache has an owner reference, another one is named by the job's Service. Later changes to the runtime don't matter.
-func (r *jobReconciler) serve(ctx context.Context, job *trainer.TrainJob, step inject.Step) error {
+func (r *jobReconciler) serve(ctx context.Context, job *trainer.TrainJob, parsed *request.Job, step request.Step) error {
 	own, err := r.find(ctx, client.ObjectKeyFromObject(job))
 	if err != nil {
 		return err
@@ -96,7 +97,7 @@ func (r *jobReconciler) serve(ctx context.Context, job *trainer.TrainJob, step i
 	if own != nil && isOwnedBy(own, job) {
 		return nil
 	}
-	if uses := inject.Uses(job); len(uses) > 1 {
+	if uses := parsed.Uses(); len(uses) > 1 {
 		return r.joinAll(ctx, job, uses)
 	}
 	used, err := r.used(ctx, job)
@@ -104,31 +105,31 @@ func (r *jobReconciler) serve(ctx context.Context, job *trainer.TrainJob, step i
 		return err
 	}
 	if used != (types.NamespacedName{}) {
-		return r.useAgain(ctx, job, step, used)
+		return r.useAgain(ctx, job, parsed, step, used)
 	}
-	return r.begin(ctx, job, step, own)
+	return r.begin(ctx, job, parsed, step, own)
 }
 
 // begin decides which DataCache the job uses. own is the DataCache with the job's name, nil if there is none.
-func (r *jobReconciler) begin(ctx context.Context, job *trainer.TrainJob, step inject.Step, own *v1alpha1.DataCache) error {
-	request, err := requestOf(job, step)
+func (r *jobReconciler) begin(ctx context.Context, job *trainer.TrainJob, parsed *request.Job, step request.Step, own *v1alpha1.DataCache) error {
+	asked, err := requestOf(parsed, step)
 	switch {
 	case err != nil:
 		return err
-	case len(request.References) > 0:
-		return r.join(ctx, job, request.References[0].Key)
-	case request.Shared:
-		return r.share(ctx, job, request)
+	case len(asked.References) > 0:
+		return r.join(ctx, job, asked.References[0].Key)
+	case asked.Shared:
+		return r.share(ctx, job, asked)
 	case own != nil:
 		return ownedByOther(own, job.Name)
 	}
-	_, err = r.create(ctx, ownCache(job, request), func(dc *v1alpha1.DataCache) bool { return isOwnedBy(dc, job) })
+	_, err = r.create(ctx, ownCache(job, asked), func(dc *v1alpha1.DataCache) bool { return isOwnedBy(dc, job) })
 	return err
 }
 
 // useAgain keeps the job at the DataCache that it uses. If that was deleted meanwhile, it is only recreated with the same rows: they
 // must not change during a training.
-func (r *jobReconciler) useAgain(ctx context.Context, job *trainer.TrainJob, step inject.Step, used types.NamespacedName) error {
+func (r *jobReconciler) useAgain(ctx context.Context, job *trainer.TrainJob, parsed *request.Job, step request.Step, used types.NamespacedName) error {
 	dc, err := r.find(ctx, used)
 	if err != nil {
 		return err
@@ -136,25 +137,25 @@ func (r *jobReconciler) useAgain(ctx context.Context, job *trainer.TrainJob, ste
 	if dc != nil {
 		return r.join(ctx, job, used)
 	}
-	request, err := requestOf(job, step)
+	asked, err := requestOf(parsed, step)
 	switch {
 	case err != nil:
 		return err
-	case len(request.References) > 0 && request.References[0].Key == used:
+	case len(asked.References) > 0 && asked.References[0].Key == used:
 		return r.join(ctx, job, used)
-	case request.Shared && request.Name == used.Name && job.Namespace == used.Namespace:
-		return r.share(ctx, job, request)
+	case asked.Shared && asked.Name == used.Name && job.Namespace == used.Namespace:
+		return r.share(ctx, job, asked)
 	}
 	return refuse("DataCache %s, which this TrainJob uses, was deleted, and its runtime asks for other rows by now: make the DataCache again, or a new TrainJob", used)
 }
 
 // requestOf returns what the job requests, according to its current runtime.
-func requestOf(job *trainer.TrainJob, step inject.Step) (*inject.Request, error) {
-	request, errs := inject.Parse(job, step)
+func requestOf(parsed *request.Job, step request.Step) (*request.Request, error) {
+	asked, errs := parsed.Parse(step)
 	if len(errs) > 0 {
 		return nil, refuse("%v", errs.ToAggregate())
 	}
-	return request, nil
+	return asked, nil
 }
 
 // join makes the job a user of the only DataCache that it uses.
@@ -168,7 +169,7 @@ func (r *jobReconciler) join(ctx context.Context, job *trainer.TrainJob, key typ
 
 // joinAll makes the job a user of several DataCaches, of those that exist also if others do not. Its storageUri, which never changes, says
 // which ones they are, so that no record of an earlier decision is needed.
-func (r *jobReconciler) joinAll(ctx context.Context, job *trainer.TrainJob, uses []inject.Use) error {
+func (r *jobReconciler) joinAll(ctx context.Context, job *trainer.TrainJob, uses []request.Use) error {
 	var events []*objectEvent
 	var refused []string
 	for _, use := range uses {
@@ -204,7 +205,7 @@ func (r *jobReconciler) joinAt(ctx context.Context, job *trainer.TrainJob, servi
 	if err != nil {
 		return nil, err
 	}
-	if errs := inject.CheckReference(job.Namespace, labels, key, alone, dc); len(errs) > 0 {
+	if errs := request.CheckReference(job.Namespace, labels, key, alone, dc); len(errs) > 0 {
 		if err := r.leave(ctx, job, service); err != nil {
 			return nil, err
 		}
@@ -214,14 +215,14 @@ func (r *jobReconciler) joinAt(ctx context.Context, job *trainer.TrainJob, servi
 }
 
 // share makes the job a user of the namespace's cache of these rows, which it creates if it does not exist.
-func (r *jobReconciler) share(ctx context.Context, job *trainer.TrainJob, request *inject.Request) error {
-	same := func(dc *v1alpha1.DataCache) bool { return isShared(dc, request) }
-	dc, err := r.find(ctx, types.NamespacedName{Namespace: job.Namespace, Name: request.Name})
+func (r *jobReconciler) share(ctx context.Context, job *trainer.TrainJob, asked *request.Request) error {
+	same := func(dc *v1alpha1.DataCache) bool { return isShared(dc, asked) }
+	dc, err := r.find(ctx, types.NamespacedName{Namespace: job.Namespace, Name: asked.Name})
 	if err != nil {
 		return err
 	}
 	if dc == nil {
-		dc, err = r.create(ctx, sharedCache(job, request), same)
+		dc, err = r.create(ctx, sharedCache(job, asked), same)
 	} else if !same(dc) {
 		err = ownedByOther(dc, "")
 	}
@@ -236,11 +237,11 @@ func (r *jobReconciler) share(ctx context.Context, job *trainer.TrainJob, reques
 }
 
 // isShared reports whether a DataCache is the one that a job wants to share. Files may be those of a DataCache that somebody made by hand.
-func isShared(dc *v1alpha1.DataCache, request *inject.Request) bool {
-	if files := request.Cache.Fluid; files != nil {
-		return inject.FluidDifference(dc.Spec.Fluid, files) == ""
+func isShared(dc *v1alpha1.DataCache, asked *request.Request) bool {
+	if files := asked.Cache.Fluid; files != nil {
+		return request.FluidDifference(dc.Spec.Fluid, files) == ""
 	}
-	return dc.Labels[LabelScope] == ScopeNamespace && dc.Spec.Arrow != nil && inject.SameRows(dc.Spec.Arrow, request.Cache.Arrow)
+	return dc.Labels[LabelScope] == ScopeNamespace && dc.Spec.Arrow != nil && request.SameRows(dc.Spec.Arrow, asked.Cache.Arrow)
 }
 
 // use maintains the Service that points the job to the cache, and returns the event that says so. If the cache's own Service has the name, it
@@ -361,13 +362,13 @@ func isOwnedBy(dc *v1alpha1.DataCache, job *trainer.TrainJob) bool {
 
 // ownCache returns a DataCache that is deleted with its job. Its pods use the job's queue, and the job's training pods prefer its
 // zone.
-func ownCache(job *trainer.TrainJob, request *inject.Request) *v1alpha1.DataCache {
+func ownCache(job *trainer.TrainJob, asked *request.Request) *v1alpha1.DataCache {
 	dc := &v1alpha1.DataCache{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: job.Name, Namespace: job.Namespace, Labels: map[string]string{LabelManagedBy: ManagedBy},
 			OwnerReferences: []metav1.OwnerReference{jobReference(job, false)},
 		},
-		Spec: request.Cache,
+		Spec: asked.Cache,
 	}
 	if unique := job.Annotations[wellknown.AnnotationPlacement]; unique != "" && validation.IsValidLabelValue(unique) == nil {
 		dc.Labels[wellknown.LabelPlacement] = unique
@@ -381,9 +382,9 @@ func ownCache(job *trainer.TrainJob, request *inject.Request) *v1alpha1.DataCach
 }
 
 // sharedCache returns a DataCache that outlives the job that creates it; its idleTTL frees it.
-func sharedCache(job *trainer.TrainJob, request *inject.Request) *v1alpha1.DataCache {
-	dc := ownCache(job, request)
-	dc.Name, dc.OwnerReferences = request.Name, nil
+func sharedCache(job *trainer.TrainJob, asked *request.Request) *v1alpha1.DataCache {
+	dc := ownCache(job, asked)
+	dc.Name, dc.OwnerReferences = asked.Name, nil
 	dc.Labels[LabelScope] = ScopeNamespace
 	return dc
 }

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -19,13 +19,13 @@ func TestOwnCacheFollowsItsJob(t *testing.T) {
 	t.Parallel()
 	job := trainJob()
 	job.Annotations = map[string]string{wellknown.AnnotationPlacement: "uid-1"}
-	request := &inject.Request{Cache: *minimal().Spec.DeepCopy()}
-	for container, settings := range map[string]*v1alpha1.PodSettings{RoleHead: &request.Cache.Arrow.Head, RoleNode: &request.Cache.Arrow.DataNode} {
+	asked := &request.Request{Cache: *minimal().Spec.DeepCopy()}
+	for container, settings := range map[string]*v1alpha1.PodSettings{RoleHead: &asked.Cache.Arrow.Head, RoleNode: &asked.Cache.Arrow.DataNode} {
 		settings.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{
 			NodeSelector: map[string]string{"pool": "cpu"}, Containers: []corev1.Container{{Name: container, Image: "registry.example/cache:1"}},
 		}}
 	}
-	set, err := leaderWorkerSet(ownCache(job, request), serverConfig{image: "the platform's"})
+	set, err := leaderWorkerSet(ownCache(job, asked), serverConfig{image: "the platform's"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestOwnCacheFollowsItsJob(t *testing.T) {
 	}
 
 	job.Annotations[wellknown.AnnotationPlacement] = "no label's value!"
-	if dc := ownCache(job, request); dc.Labels[wellknown.LabelPlacement] != "" {
+	if dc := ownCache(job, asked); dc.Labels[wellknown.LabelPlacement] != "" {
 		t.Errorf("labels %v: the API server would refuse them", dc.Labels)
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/view"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
@@ -86,7 +86,7 @@ func (r *noticeReconciler) notice(ctx context.Context, key types.NamespacedName)
 	if err := r.client.Get(ctx, key, job); client.IgnoreNotFound(err) != nil {
 		return "", fmt.Errorf("get TrainJob %s: %w", key, err)
 	}
-	uses := inject.Uses(job)
+	uses := request.Read(job, job.Namespace).Uses()
 	if len(uses) < 2 {
 		cache, err := r.cacheOf(ctx, key)
 		if err != nil {
@@ -198,7 +198,7 @@ func stepsOfCache(reader client.Reader) func(context.Context, client.Object) []r
 				log.FromContext(ctx).Error(err, "list the pods that wait for a DataCache", "datacache", qualified(object))
 			}
 			for i := range pods.Items {
-				requests = append(requests, request(client.ObjectKeyFromObject(&pods.Items[i])))
+				requests = append(requests, requestFor(client.ObjectKeyFromObject(&pods.Items[i])))
 			}
 		}
 		return requests

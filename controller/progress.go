@@ -24,7 +24,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/diagnose"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/runtimes"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
@@ -66,26 +66,27 @@ type look struct {
 }
 
 // Reconcile handles a TrainJob.
-func (r *progressReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+func (r *progressReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	job := &trainer.TrainJob{}
-	if err := r.client.Get(ctx, request.NamespacedName, job); err != nil {
+	if err := r.client.Get(ctx, req.NamespacedName, job); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.forget(ctx, request.NamespacedName, nil)
+			r.forget(ctx, req.NamespacedName, nil)
 			return ctrl.Result{}, nil
 		}
-		return ctrl.Result{}, fmt.Errorf("get TrainJob %s: %w", request.NamespacedName, err)
+		return ctrl.Result{}, fmt.Errorf("get TrainJob %s: %w", req.NamespacedName, err)
 	}
 	failed := r.now().Sub(conditionSince(job, trainer.TrainJobFailed)) < failedLately
 	if isElsewhere(job) || !failed && (phaseOf(job) == finished || phaseOf(job) == gone || trains(job)) {
-		r.forget(ctx, request.NamespacedName, job)
+		r.forget(ctx, req.NamespacedName, job)
 		return ctrl.Result{}, nil
 	}
-	runtime, err := runtimes.Find(ctx, job.Namespace, inject.RuntimeRef(job), r.client)
-	if err != nil || !inject.Asks(job, runtime) {
+	parsed := request.Read(job, job.Namespace)
+	runtime, err := runtimes.Find(ctx, job.Namespace, parsed.Runtime, r.client)
+	if err != nil || !parsed.Wants(runtime) {
 		return ctrl.Result{}, err
 	}
 	last := look{sayPause: r.patience}
-	if before, ok := r.looks.Load(request.NamespacedName); ok {
+	if before, ok := r.looks.Load(req.NamespacedName); ok {
 		last, _ = before.(look)
 	}
 	if jobs := fmt.Sprint(failed, jobsOf(job)); jobs != last.jobs {
@@ -95,7 +96,7 @@ func (r *progressReconciler) Reconcile(ctx context.Context, request ctrl.Request
 		last.due = r.now() // its pods may go at once
 	}
 	if now := r.now(); now.Before(last.due) {
-		r.looks.Store(request.NamespacedName, last)
+		r.looks.Store(req.NamespacedName, last)
 		return ctrl.Result{RequeueAfter: last.due.Sub(now)}, nil
 	}
 	return r.diagnose(ctx, job, last)

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -77,7 +78,7 @@ func wantsTwin(source client.Object) bool {
 	return source != nil && source.GetDeletionTimestamp() == nil &&
 		source.GetLabels()[wellknown.LabelDerive] != "false" &&
 		source.GetAnnotations()[wellknown.AnnotationTwinOf] == "" &&
-		!inject.HasGate(source.GetLabels(), specOf(source))
+		!request.HasGate(source.GetLabels(), specOf(source))
 }
 
 // twinOf returns the twin as it should be. It has no owner reference to its source: it must not be deleted while TrainJobs name it,
@@ -277,6 +278,6 @@ func runtimeOf(object client.Object) []string {
 	if !ok {
 		return nil
 	}
-	ref := inject.RuntimeRef(job)
+	ref := request.RuntimeRef(job.Spec.RuntimeRef)
 	return []string{*ref.Kind + "/" + ref.Name}
 }

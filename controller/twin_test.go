@@ -141,8 +141,8 @@ func TestSourceOfJob(t *testing.T) {
 		job  *trainer.TrainJob
 		want []reconcile.Request
 	}{
-		"names a twin":           {trainer.TrainingRuntimeKind, job(trainer.TrainingRuntimeKind, "torch-data-cache"), []reconcile.Request{request(types.NamespacedName{Namespace: "team-a", Name: "torch"})}},
-		"names a cluster's twin": {trainer.ClusterTrainingRuntimeKind, job(trainer.ClusterTrainingRuntimeKind, "torch-data-cache"), []reconcile.Request{request(types.NamespacedName{Name: "torch"})}},
+		"names a twin":           {trainer.TrainingRuntimeKind, job(trainer.TrainingRuntimeKind, "torch-data-cache"), []reconcile.Request{requestFor(types.NamespacedName{Namespace: "team-a", Name: "torch"})}},
+		"names a cluster's twin": {trainer.ClusterTrainingRuntimeKind, job(trainer.ClusterTrainingRuntimeKind, "torch-data-cache"), []reconcile.Request{requestFor(types.NamespacedName{Name: "torch"})}},
 		"of the other kind":      {trainer.TrainingRuntimeKind, job(trainer.ClusterTrainingRuntimeKind, "torch-data-cache"), nil},
 		"names no twin":          {trainer.ClusterTrainingRuntimeKind, job(trainer.ClusterTrainingRuntimeKind, "torch"), nil},
 	} {

@@ -18,7 +18,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/admit"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -48,15 +48,15 @@ func cacheOfService(object client.Object) []string {
 
 func referencesOf(object client.Object) []string {
 	job, ok := object.(*trainer.TrainJob)
-	if !ok || !inject.Matches(job) {
+	if !ok {
 		return nil
 	}
-	request, _ := inject.Parse(job, inject.Step{}) // the job's own reconciliation reports errors
-	if request == nil {
+	asked, _ := request.Read(job, job.Namespace).Parse(request.Step{}) // the job's own reconciliation reports errors
+	if asked == nil {
 		return nil
 	}
 	var keys []string
-	for _, reference := range request.References {
+	for _, reference := range asked.References {
 		keys = append(keys, reference.Key.String())
 	}
 	return keys
@@ -65,7 +65,7 @@ func referencesOf(object client.Object) []string {
 // servicesOf returns the names of the Services that may exist for a job, one for each DataCache that it uses.
 func servicesOf(job *trainer.TrainJob) []string {
 	names := []string{wellknown.ServiceName(job.Name)}
-	if uses := inject.Uses(job); len(uses) > 1 {
+	if uses := request.Read(job, job.Namespace).Uses(); len(uses) > 1 {
 		for _, use := range uses[1:] {
 			names = append(names, use.Service)
 		}
@@ -148,7 +148,7 @@ func usersOf(ctx context.Context, reader, live client.Reader, dc *v1alpha1.DataC
 		if err != nil {
 			return nil, err
 		}
-		if inject.MayUse(job.Namespace, labels, dc) {
+		if request.MayUse(job.Namespace, labels, dc) {
 			users = append(users, qualified(job))
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -56,7 +56,7 @@ var onlyDeleted = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
-func request(key types.NamespacedName) reconcile.Request {
+func requestFor(key types.NamespacedName) reconcile.Request {
 	return reconcile.Request{NamespacedName: key}
 }
 
@@ -65,7 +65,7 @@ func cacheRequestOfPod(_ context.Context, pod client.Object) []reconcile.Request
 	if name == "" {
 		return nil
 	}
-	return []reconcile.Request{request(types.NamespacedName{Namespace: pod.GetNamespace(), Name: name})}
+	return []reconcile.Request{requestFor(types.NamespacedName{Namespace: pod.GetNamespace(), Name: name})}
 }
 
 // cacheOfOrphan maps a LeaderWorkerSet without an owner to the DataCache that it was made for.
@@ -74,7 +74,7 @@ func cacheOfOrphan(_ context.Context, object client.Object) []reconcile.Request 
 	if !ok || !isOrphan(set, set.Labels[wellknown.LabelCache]) {
 		return nil
 	}
-	return []reconcile.Request{request(types.NamespacedName{Namespace: set.Namespace, Name: set.Labels[wellknown.LabelCache]})}
+	return []reconcile.Request{requestFor(types.NamespacedName{Namespace: set.Namespace, Name: set.Labels[wellknown.LabelCache]})}
 }
 
 // usedCache maps a job's Service to the DataCache that it points to.
@@ -83,7 +83,7 @@ func usedCache(_ context.Context, service client.Object) []reconcile.Request {
 	if name == "" {
 		return nil
 	}
-	return []reconcile.Request{request(keyOf(name))}
+	return []reconcile.Request{requestFor(keyOf(name))}
 }
 
 // cachesOfJob maps a job to the DataCache with its name and those that its Services point to.
@@ -94,7 +94,7 @@ func cachesOfJob(reader client.Reader) handler.MapFunc {
 			return nil
 		}
 		key := client.ObjectKeyFromObject(job)
-		requests := []reconcile.Request{request(key)}
+		requests := []reconcile.Request{requestFor(key)}
 		for _, name := range servicesOf(job) {
 			service := &corev1.Service{}
 			if err := reader.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: name}, service); err == nil { // otherwise it uses none there
@@ -108,14 +108,14 @@ func cachesOfJob(reader client.Reader) handler.MapFunc {
 // jobsOfCache maps a DataCache to the TrainJobs that depend on it: the one with its name, its users, and those that wait for it.
 func jobsOfCache(reader client.Reader) handler.MapFunc {
 	return func(ctx context.Context, dc client.Object) []reconcile.Request {
-		requests := []reconcile.Request{request(client.ObjectKeyFromObject(dc))}
+		requests := []reconcile.Request{requestFor(client.ObjectKeyFromObject(dc))}
 		var services corev1.ServiceList
 		if err := reader.List(ctx, &services, client.MatchingFields{indexUses: qualified(dc)}); err != nil {
 			log.FromContext(ctx).Error(err, "list the users of a DataCache", "datacache", qualified(dc))
 		}
 		for i := range services.Items {
 			if owner := metav1.GetControllerOf(&services.Items[i]); owner != nil && owner.Kind == trainer.TrainJobKind {
-				requests = append(requests, request(types.NamespacedName{Namespace: services.Items[i].Namespace, Name: owner.Name}))
+				requests = append(requests, requestFor(types.NamespacedName{Namespace: services.Items[i].Namespace, Name: owner.Name}))
 			}
 		}
 		var jobs trainer.TrainJobList
@@ -123,7 +123,7 @@ func jobsOfCache(reader client.Reader) handler.MapFunc {
 			log.FromContext(ctx).Error(err, "list the TrainJobs that name a DataCache", "datacache", qualified(dc))
 		}
 		for i := range jobs.Items {
-			requests = append(requests, request(client.ObjectKeyFromObject(&jobs.Items[i])))
+			requests = append(requests, requestFor(client.ObjectKeyFromObject(&jobs.Items[i])))
 		}
 		return requests
 	}
@@ -132,9 +132,9 @@ func jobsOfCache(reader client.Reader) handler.MapFunc {
 // sourceRequests maps a runtime to the sources whose twins may be affected: itself, and the runtime of which it has the twin's name.
 func sourceRequests(_ context.Context, runtime client.Object) []reconcile.Request {
 	key := client.ObjectKeyFromObject(runtime)
-	requests := []reconcile.Request{request(key)}
+	requests := []reconcile.Request{requestFor(key)}
 	if source, ok := wellknown.SourceName(key.Name); ok {
-		requests = append(requests, request(types.NamespacedName{Namespace: key.Namespace, Name: source}))
+		requests = append(requests, requestFor(types.NamespacedName{Namespace: key.Namespace, Name: source}))
 	}
 	return requests
 }
@@ -145,7 +145,7 @@ func (r *twinReconciler) sourceOfJob(_ context.Context, object client.Object) []
 	if !ok {
 		return nil
 	}
-	ref := inject.RuntimeRef(job)
+	ref := request.RuntimeRef(job.Spec.RuntimeRef)
 	source, ok := wellknown.SourceName(ref.Name)
 	if !ok || *ref.Kind != r.kind {
 		return nil
@@ -154,5 +154,5 @@ func (r *twinReconciler) sourceOfJob(_ context.Context, object client.Object) []
 	if r.kind == trainer.TrainingRuntimeKind {
 		key.Namespace = job.Namespace
 	}
-	return []reconcile.Request{request(key)}
+	return []reconcile.Request{requestFor(key)}
 }

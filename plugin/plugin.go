@@ -20,6 +20,7 @@ import (
 
 	"github.com/kubeflow/datacache/internal/admit"
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/runtimes"
 )
 
@@ -55,7 +56,7 @@ var _ runtime.Runtime = (*decorated)(nil)
 // NewObjects returns the TrainJob's JobSet and related objects. Trainer builds a TrainJob from the version of the runtime with which
 // it was first built, even if the runtime was changed or deleted since; so does this method.
 func (d *decorated) NewObjects(ctx context.Context, job *trainer.TrainJob) ([]apiruntime.ApplyConfiguration, error) {
-	injected, errs, err := d.inject(ctx, job)
+	injected, errs, err := d.inject(ctx, job, request.Read(job, job.Namespace))
 	if err = errors.Join(err, errs.ToAggregate()); err != nil {
 		return nil, fmt.Errorf("add the cache to the TrainJob: %w", err)
 	}
@@ -65,13 +66,14 @@ func (d *decorated) NewObjects(ctx context.Context, job *trainer.TrainJob) ([]ap
 // ValidateObjects returns the result of Trainer's own validation of a TrainJob and, on creation, of ours. old is the TrainJob before
 // an update, nil on creation.
 func (d *decorated) ValidateObjects(ctx context.Context, old, job *trainer.TrainJob) (admission.Warnings, field.ErrorList) {
+	parsed := request.Read(job, job.Namespace)
 	if old != nil {
-		return d.validateUpdate(ctx, old, job)
+		return d.validateUpdate(ctx, old, job, parsed)
 	}
-	injected, errs, err := d.inject(ctx, job)
+	injected, errs, err := d.inject(ctx, job, parsed)
 	var warnings admission.Warnings
 	if err == nil && len(errs) == 0 {
-		warnings, errs, err = d.admission.Validate(ctx, job.Namespace, injected)
+		warnings, errs, err = d.admission.Validate(ctx, request.Read(injected, injected.Namespace))
 	}
 	if err != nil {
 		errs = append(errs, field.InternalError(field.NewPath("spec", "runtimeRef"), err))
@@ -85,25 +87,25 @@ func (d *decorated) ValidateObjects(ctx context.Context, old, job *trainer.Train
 
 // validateUpdate validates an update of a TrainJob that was admitted. If its runtime is gone it validates nothing, since it must stay
 // possible to suspend, resume and delete the TrainJob.
-func (d *decorated) validateUpdate(ctx context.Context, old, job *trainer.TrainJob) (admission.Warnings, field.ErrorList) {
-	if !inject.Matches(job) {
+func (d *decorated) validateUpdate(ctx context.Context, old, job *trainer.TrainJob, parsed *request.Job) (admission.Warnings, field.ErrorList) {
+	if parsed.Kind == request.Nothing {
 		return d.Runtime.ValidateObjects(ctx, old, job)
 	}
-	injected, errs, err := d.inject(ctx, job)
+	injected, errs, err := d.inject(ctx, job, parsed)
 	if err != nil {
 		return nil, field.ErrorList{field.InternalError(field.NewPath("spec", "runtimeRef"), err)}
 	}
 	if len(errs) > 0 {
 		return nil, nil
 	}
-	runtime, err := runtimes.Find(ctx, job.Namespace, inject.RuntimeRef(injected), d.readers...)
+	runtime, err := runtimes.Find(ctx, job.Namespace, request.RuntimeRef(injected.Spec.RuntimeRef), d.readers...)
 	if err != nil {
 		return nil, field.ErrorList{field.InternalError(field.NewPath("spec", "runtimeRef"), err)}
 	}
 	if runtime == nil {
 		return nil, nil
 	}
-	before, errs, err := d.inject(ctx, old)
+	before, errs, err := d.inject(ctx, old, request.Read(old, old.Namespace))
 	if err != nil || len(errs) > 0 {
 		return nil, append(errs, field.InternalError(field.NewPath("spec"), err))
 	}
@@ -112,29 +114,29 @@ func (d *decorated) validateUpdate(ctx context.Context, old, job *trainer.TrainJ
 
 // inject returns the TrainJob as Trainer must see it: unchanged if it requests no cache or was built without one, otherwise an edited
 // copy. The field errors say why it can't have its cache.
-func (d *decorated) inject(ctx context.Context, job *trainer.TrainJob) (*trainer.TrainJob, field.ErrorList, error) {
-	if !inject.Matches(job) {
+func (d *decorated) inject(ctx context.Context, job *trainer.TrainJob, parsed *request.Job) (*trainer.TrainJob, field.ErrorList, error) {
+	if parsed.Kind == request.Nothing {
 		return job, nil, nil
 	}
 	built, err := d.snapshot(ctx, job)
 	if err != nil {
 		return nil, nil, err
 	}
-	if built != nil && !inject.HasGate(built.Labels, built.Spec) {
+	if built != nil && !request.HasGate(built.Labels, built.Spec) {
 		return job, nil, nil
 	}
 	injected := job.DeepCopy()
 	if built != nil {
-		injected.Spec.RuntimeRef = trainer.RuntimeRef{APIGroup: &trainer.GroupVersion.Group, Kind: &built.Kind, Name: built.Name}
-		settings, err := d.admission.SettingsFor(ctx, job.Namespace, job)
+		parsed.Runtime = trainer.RuntimeRef{APIGroup: &trainer.GroupVersion.Group, Kind: &built.Kind, Name: built.Name}
+		settings, err := d.admission.SettingsFor(ctx, parsed)
 		if err != nil {
 			return nil, nil, err
 		}
 		if settings.NoZoneAffinity, err = d.withoutZone(ctx, job); err != nil {
 			return nil, nil, err
 		}
-		return injected, inject.Mutate(injected, nil, built, settings), nil
+		return injected, inject.Mutate(injected, parsed, built, settings), nil
 	}
-	errs, err := d.admission.Mutate(ctx, job.Namespace, "", injected)
+	errs, err := d.admission.Mutate(ctx, parsed, "", injected)
 	return injected, errs, err
 }

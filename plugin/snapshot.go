@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/request"
 )
 
 // Where Trainer stores the runtime that it built a TrainJob from (kubeflow/trainer v2.3.0 pkg/runtime/core/snapshot.go): a ConfigMap
@@ -26,7 +27,7 @@ const (
 )
 
 // snapshot returns the runtime that Trainer built the TrainJob from, nil if it hasn't been built yet.
-func (d *decorated) snapshot(ctx context.Context, job *trainer.TrainJob) (*inject.Runtime, error) {
+func (d *decorated) snapshot(ctx context.Context, job *trainer.TrainJob) (*request.Runtime, error) {
 	if job.UID == "" {
 		return nil, nil // it is just being created
 	}
@@ -64,7 +65,7 @@ func (d *decorated) get(ctx context.Context, key client.ObjectKey, object client
 	return false, nil
 }
 
-func parseSnapshot(text string) (*inject.Runtime, error) {
+func parseSnapshot(text string) (*request.Runtime, error) {
 	var kind metav1.TypeMeta
 	if err := yaml.Unmarshal([]byte(text), &kind); err != nil {
 		return nil, fmt.Errorf("read Trainer's snapshot of the runtime: %w", err)
@@ -74,11 +75,11 @@ func parseSnapshot(text string) (*inject.Runtime, error) {
 		if err := yaml.Unmarshal([]byte(text), runtime); err != nil {
 			return nil, fmt.Errorf("read Trainer's snapshot of the TrainingRuntime: %w", err)
 		}
-		return inject.Namespaced(runtime), nil
+		return request.Namespaced(runtime), nil
 	}
 	runtime := &trainer.ClusterTrainingRuntime{}
 	if err := yaml.Unmarshal([]byte(text), runtime); err != nil {
 		return nil, fmt.Errorf("read Trainer's snapshot of the ClusterTrainingRuntime: %w", err)
 	}
-	return inject.Cluster(runtime), nil
+	return request.Cluster(runtime), nil
 }

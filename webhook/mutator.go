@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubeflow/datacache/internal/admit"
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/request"
 )
 
 // mutator edits TrainJobs so that they use a runtime with a step that waits for the cache. It is safe for concurrent use.
@@ -29,14 +30,14 @@ var _ admission.Defaulter[*trainer.TrainJob] = (*mutator)(nil)
 
 // Default edits the TrainJob of an admission request in place.
 func (m *mutator) Default(ctx context.Context, job *trainer.TrainJob) error {
-	request, err := admission.RequestFromContext(ctx)
+	review, err := admission.RequestFromContext(ctx)
 	if err != nil {
 		return fmt.Errorf("mutate a TrainJob: %w", err)
 	}
-	if request.Operation == admissionv1.Update {
-		return m.update(job, request.OldObject.Raw)
+	if review.Operation == admissionv1.Update {
+		return m.update(job, review.OldObject.Raw)
 	}
-	errs, err := m.admission.Mutate(ctx, request.Namespace, string(request.UID), job)
+	errs, err := m.admission.Mutate(ctx, request.Read(job, review.Namespace), string(review.UID), job)
 	if err != nil && m.lenient {
 		logf.FromContext(ctx).Error(err, "admit a TrainJob unseen")
 		return nil
@@ -53,7 +54,7 @@ func (m *mutator) update(job *trainer.TrainJob, before []byte) error {
 	if err := json.Unmarshal(before, old); err != nil {
 		return fmt.Errorf("read the TrainJob as it was: %w", err)
 	}
-	return invalid(job, inject.Mutate(job, old, nil, m.admission.Settings))
+	return invalid(job, inject.Restore(job, old))
 }
 
 // invalid returns the error response for errs, or nil if there are none.

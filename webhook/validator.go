@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/kubeflow/datacache/internal/admit"
+	"github.com/kubeflow/datacache/internal/request"
 )
 
 // validator rejects new TrainJobs that can't have their cache. It is safe for concurrent use.
@@ -24,11 +25,11 @@ var _ admission.Validator[*trainer.TrainJob] = (*validator)(nil)
 
 // ValidateCreate validates the TrainJob's request, its runtime, and the DataCache that it names.
 func (v *validator) ValidateCreate(ctx context.Context, job *trainer.TrainJob) (admission.Warnings, error) {
-	request, err := admission.RequestFromContext(ctx)
+	review, err := admission.RequestFromContext(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("validate a TrainJob: %w", err)
 	}
-	warnings, errs, err := v.admission.Validate(ctx, request.Namespace, job)
+	warnings, errs, err := v.admission.Validate(ctx, request.Read(job, review.Namespace))
 	if err != nil && v.lenient {
 		logf.FromContext(ctx).Error(err, "admit a TrainJob unseen")
 		return nil, nil

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command size prints how large the product's Go code is, and where: lines of code by room, the longest functions and files, the types
-// with the most methods, and the references between a package's files that go round in circles.
+// with the most methods, the references between a package's files that go round in circles, and how often a TrainJob's walk comes back.
 //
 //	size [-comments N] [-seed S] [BINARY...]
 //
@@ -61,6 +61,7 @@ type house struct {
 // file is a file of a package, with the names it declares for others and those it takes from them.
 type file struct {
 	path     string
+	parsed   *ast.File
 	lines    int
 	declares map[string]bool
 	uses     []string
@@ -101,7 +102,7 @@ func (h *house) add(path string, parsed *ast.File) error {
 		return err
 	}
 	folder := filepath.Dir(path)
-	f := &file{path: path, declares: map[string]bool{}}
+	f := &file{path: path, parsed: parsed, declares: map[string]bool{}}
 	for _, has := range code {
 		if has {
 			f.lines++
@@ -194,6 +195,7 @@ func (h *house) print() {
 	top("longest functions", 5, h.functions)
 	top("types by methods", 8, entries(h.methods))
 	top("references between files of a package that are part of a circle", 8, circles)
+	top("times that a TrainJob's walk comes back to a file that it had left, by where it enters", len(doors), h.walks())
 }
 
 func entries(sizes map[string]int) []entry {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/runtimes"
 	"github.com/kubeflow/datacache/internal/tracing"
 	"github.com/kubeflow/datacache/internal/wellknown"
@@ -40,140 +41,134 @@ type Admission struct {
 	Tracer trace.Tracer
 }
 
-// Mutate edits a new TrainJob in place, if it requests a cache (inject.Asks) or the settings name a mirror of the hub. namespace is the TrainJob's, which may not be set in it
-// yet; unique is for inject.Settings.
-func (a *Admission) Mutate(ctx context.Context, namespace, unique string, job *trainer.TrainJob) (errs field.ErrorList, err error) {
-	ctx, end := a.trace(ctx, "mutate TrainJob", namespace, job)
+// Mutate edits a new TrainJob in place, if it requests a cache (request.Job.Wants) or the settings name a mirror of the hub. parsed is the
+// TrainJob as it was read; unique is for inject.Settings.
+func (a *Admission) Mutate(ctx context.Context, parsed *request.Job, unique string, job *trainer.TrainJob) (errs field.ErrorList, err error) {
+	ctx, end := a.trace(ctx, "mutate TrainJob", parsed)
 	defer func() { end(errs, err) }()
-	return a.mutate(ctx, namespace, unique, job)
+	return a.mutate(ctx, parsed, unique, job)
 }
 
 // trace starts the span of a decision; end ends it with the decision.
-func (a *Admission) trace(ctx context.Context, name, namespace string, job *trainer.TrainJob) (_ context.Context, end func(field.ErrorList, error)) {
+func (a *Admission) trace(ctx context.Context, name string, parsed *request.Job) (_ context.Context, end func(field.ErrorList, error)) {
 	if a.Tracer == nil {
 		return ctx, func(field.ErrorList, error) {}
 	}
 	ctx, span := a.Tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
-		attribute.String("k8s.namespace.name", namespace), attribute.String("datacache.trainjob", cmp.Or(job.Name, job.GenerateName))))
+		attribute.String("k8s.namespace.name", parsed.Namespace), attribute.String("datacache.trainjob", cmp.Or(parsed.Name, parsed.GenerateName))))
 	return ctx, func(errs field.ErrorList, err error) {
 		span.SetAttributes(attribute.Bool("datacache.allowed", err == nil && len(errs) == 0))
 		tracing.End(span, errors.Join(err, errs.ToAggregate()))
 	}
 }
 
-func (a *Admission) mutate(ctx context.Context, namespace, unique string, job *trainer.TrainJob) (field.ErrorList, error) {
-	runtime, err := runtimes.Find(ctx, namespace, inject.RuntimeRef(job), a.Readers...)
+func (a *Admission) mutate(ctx context.Context, parsed *request.Job, unique string, job *trainer.TrainJob) (field.ErrorList, error) {
+	runtime, err := runtimes.Find(ctx, parsed.Namespace, parsed.Runtime, a.Readers...)
 	if err != nil {
 		return nil, err
 	}
-	settings, err := a.SettingsFor(ctx, namespace, job)
+	settings, err := a.SettingsFor(ctx, parsed)
 	if err != nil {
 		return nil, err
 	}
 	settings.Unique = unique
-	if inject.Asks(job, runtime) {
-		if errs := inject.Mutate(job, nil, runtime, settings); len(errs) > 0 {
+	if parsed.Wants(runtime) {
+		if errs := inject.Mutate(job, parsed, runtime, settings); len(errs) > 0 {
 			return errs, nil
 		}
 	}
-	inject.UseHub(job, runtime, settings)
+	inject.UseHub(job, parsed.Kind, runtime, settings)
 	return nil, nil
 }
 
 // SettingsFor returns the settings with which a new TrainJob is mutated, including the DataCache that it names.
-func (a *Admission) SettingsFor(ctx context.Context, namespace string, job *trainer.TrainJob) (inject.Settings, error) {
+func (a *Admission) SettingsFor(ctx context.Context, parsed *request.Job) (inject.Settings, error) {
 	settings := a.Settings
-	settings.Namespace = namespace
-	reference := inject.ReferenceOf(job, namespace)
-	if reference == nil {
+	if len(parsed.References) != 1 { // only one can be mounted
 		return settings, nil
 	}
 	var err error
-	settings.Cache, err = a.find(ctx, *reference)
+	settings.Cache, err = a.find(ctx, parsed.References[0].Key)
 	return settings, err
 }
 
-// Validate validates a new TrainJob after Mutate: its request, its runtime, and the DataCache that it names. Warnings are for the user;
+// Validate validates a new TrainJob, read after Mutate: its request, its runtime, and the DataCache that it names. Warnings are for the user;
 // they do not reject the TrainJob.
-func (a *Admission) Validate(ctx context.Context, namespace string, job *trainer.TrainJob) (warnings []string, errs field.ErrorList, err error) {
-	ctx, end := a.trace(ctx, "validate TrainJob", namespace, job)
+func (a *Admission) Validate(ctx context.Context, parsed *request.Job) (warnings []string, errs field.ErrorList, err error) {
+	ctx, end := a.trace(ctx, "validate TrainJob", parsed)
 	defer func() { end(errs, err) }()
-	return a.validate(ctx, namespace, job)
+	return a.validate(ctx, parsed)
 }
 
-func (a *Admission) validate(ctx context.Context, namespace string, job *trainer.TrainJob) (warnings []string, errs field.ErrorList, err error) {
-	runtime, err := runtimes.Find(ctx, namespace, inject.RuntimeRef(job), a.Readers...)
+func (a *Admission) validate(ctx context.Context, parsed *request.Job) (warnings []string, errs field.ErrorList, err error) {
+	runtime, err := runtimes.Find(ctx, parsed.Namespace, parsed.Runtime, a.Readers...)
 	if err != nil {
 		return nil, nil, err
 	}
-	if !inject.Asks(job, runtime) {
+	if !parsed.Wants(runtime) {
 		return nil, nil, nil
 	}
 	if runtime == nil {
-		if err := a.missing(ctx, namespace, job); err != nil {
+		if err := a.missing(ctx, parsed); err != nil {
 			return nil, nil, err
 		}
 	}
-	if job.Namespace == "" {
-		job = job.DeepCopy()
-		job.Namespace = namespace
-	}
-	asked, errs := inject.Validate(job, runtime)
+	asked, errs := inject.Validate(parsed, runtime)
 	if len(errs) > 0 {
 		return nil, errs, nil
 	}
-	named, errs, err := a.checkCaches(ctx, namespace, job, asked)
+	named, errs, err := a.checkCaches(ctx, parsed, asked)
 	if err != nil || len(errs) > 0 {
 		return nil, errs, err
 	}
-	at, value, files := inject.FilesOf(job, asked, named)
+	at, value, files := parsed.Files(asked, named)
 	if files == nil {
 		return nil, nil, nil
 	}
-	if errs := inject.CheckMount(job, runtime, files.MountPath); len(errs) > 0 {
+	if errs := inject.CheckMount(parsed.MountField(), runtime, files.MountPath); len(errs) > 0 {
 		return nil, errs, nil
 	}
-	return a.checkFluid(ctx, namespace, at, value, files)
+	return a.checkFluid(ctx, parsed.Namespace, at, value, files)
 }
 
 // checkCaches checks the DataCaches that the TrainJob requests and the one that has the TrainJob's name. named is the only one that it
 // requests by name, if that exists.
-func (a *Admission) checkCaches(ctx context.Context, namespace string, job *trainer.TrainJob, asked *inject.Request) (named *v1alpha1.DataCache, errs field.ErrorList, err error) {
+func (a *Admission) checkCaches(ctx context.Context, parsed *request.Job, asked *request.Request) (named *v1alpha1.DataCache, errs field.ErrorList, err error) {
 	alone := len(asked.References) == 1
 	for _, reference := range asked.References {
 		found, err := a.find(ctx, reference.Key)
 		if err != nil {
 			return nil, nil, err
 		}
-		labels, err := NamespaceLabels(ctx, namespace, found, a.Readers[len(a.Readers)-1])
+		labels, err := NamespaceLabels(ctx, parsed.Namespace, found, a.Readers[len(a.Readers)-1])
 		if err != nil {
 			return nil, nil, err
 		}
-		errs = append(errs, inject.CheckReference(namespace, labels, reference.Key, alone, found)...)
+		errs = append(errs, request.CheckReference(parsed.Namespace, labels, reference.Key, alone, found)...)
 		if alone {
 			named = found
 		}
 	}
 	if asked.Cache.Fluid != nil {
-		if named, err = a.find(ctx, client.ObjectKey{Namespace: namespace, Name: asked.Name}); err != nil {
+		if named, err = a.find(ctx, client.ObjectKey{Namespace: parsed.Namespace, Name: asked.Name}); err != nil {
 			return nil, nil, err
 		}
-		errs = inject.CheckCache(asked, named)
+		errs = request.CheckCache(asked, named)
 	}
-	if job.Name == "" { // the API server has not generated the name yet
+	if parsed.Name == "" { // the API server has not generated the name yet
 		return named, errs, nil
 	}
-	alike, err := a.find(ctx, client.ObjectKey{Namespace: namespace, Name: job.Name})
+	alike, err := a.find(ctx, client.ObjectKey{Namespace: parsed.Namespace, Name: parsed.Name})
 	if err != nil {
 		return nil, nil, err
 	}
-	return named, append(errs, inject.CheckName(job, asked, alike)...), nil
+	return named, append(errs, request.CheckName(parsed, asked, alike)...), nil
 }
 
-// NamespaceLabels returns the labels of a namespace if inject.MayUse needs them, otherwise nil. The reader must be the API server's,
+// NamespaceLabels returns the labels of a namespace if request.MayUse needs them, otherwise nil. The reader must be the API server's,
 // so that permission to get a namespace is sufficient.
 func NamespaceLabels(ctx context.Context, namespace string, cache *v1alpha1.DataCache, live client.Reader) (map[string]string, error) {
-	if cache == nil || !inject.NeedsLabels(namespace, cache) {
+	if cache == nil || !request.NeedsLabels(namespace, cache) {
 		return nil, nil
 	}
 	found := &corev1.Namespace{}
@@ -200,15 +195,15 @@ func (a *Admission) find(ctx context.Context, key client.ObjectKey) (*v1alpha1.D
 
 // missing returns an error if the twin of a valid runtime has not been created yet. A runtime that doesn't exist is rejected by
 // Trainer.
-func (a *Admission) missing(ctx context.Context, namespace string, job *trainer.TrainJob) error {
-	ref := inject.RuntimeRef(job)
-	kind, name := inject.OriginalRuntime(job)
+func (a *Admission) missing(ctx context.Context, parsed *request.Job) error {
+	ref := parsed.Runtime
+	kind, name := parsed.OriginalKind, parsed.OriginalName
 	if ref.Name != wellknown.TwinName(name) {
 		return nil
 	}
 	twin := ref.Name
 	ref.Kind, ref.Name = &kind, name
-	source, err := runtimes.Find(ctx, namespace, ref, a.Readers...)
+	source, err := runtimes.Find(ctx, parsed.Namespace, ref, a.Readers...)
 	if err != nil || source == nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/request"
 )
 
 // TestTheTwinIsNotMadeYet checks the error for a TrainJob that is created before the controller has derived its runtime's twin.
@@ -38,10 +39,10 @@ func TestTheTwinIsNotMadeYet(t *testing.T) {
 			StorageUri: new("cache://demo/reviews"), Env: []corev1.EnvVar{{Name: "METADATA_LOC", Value: "s3://lake/metadata.json"}},
 		}}},
 	}
-	if errs, err := a.Mutate(t.Context(), "team", "1", job); len(errs) > 0 || err != nil {
+	if errs, err := a.Mutate(t.Context(), request.Read(job, "team"), "1", job); len(errs) > 0 || err != nil {
 		t.Fatal(errs, err)
 	}
-	_, errs, err := a.Validate(t.Context(), "team", job)
+	_, errs, err := a.Validate(t.Context(), request.Read(job, "team"))
 	const want = "the runtime torch-data-cache is not made yet from torch: try again in a few seconds"
 	if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), want) {
 		t.Errorf("it is rejected with %v and %v, want %q", err, errs, want)

@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/runtimes"
 	"github.com/kubeflow/datacache/internal/view"
 	"github.com/kubeflow/datacache/internal/wellknown"
@@ -122,7 +122,8 @@ func (w *walk) trainJob(ctx context.Context) (Finding, error) {
 
 // runtime checks that the TrainJob asks for a cache and was admitted by datacache's webhook.
 func (w *walk) runtime(ctx context.Context) (Finding, error) {
-	ref := inject.RuntimeRef(w.job)
+	parsed := request.Read(w.job, w.job.Namespace)
+	ref := parsed.Runtime
 	f := Finding{Subject: *ref.Kind + " " + ref.Name}
 	runtime, err := runtimes.Find(ctx, w.job.Namespace, ref, w.reader)
 	switch {
@@ -132,9 +133,9 @@ func (w *walk) runtime(ctx context.Context) (Finding, error) {
 		return f, err
 	case runtime == nil:
 		f.State, f.Blocks, f.Fix = "does not exist", true, "name one of `kubectl get clustertrainingruntimes` and create the TrainJob anew"
-	case !inject.Asks(w.job, runtime):
+	case !parsed.Wants(runtime):
 		f.State, w.done = "the TrainJob asks for no cache", true
-	case !inject.HasGate(runtime.Labels, runtime.Spec):
+	case !request.HasGate(runtime.Labels, runtime.Spec):
 		f.State, f.Blocks = "has no step that waits for a cache: the TrainJob was created while datacache's webhook was not installed", true
 		f.Fix = "create the TrainJob anew when `kubectl get mutatingwebhookconfigurations " + wellknown.Group + "` finds it"
 	default:
@@ -206,7 +207,7 @@ var unreachable = regexp.MustCompile(`dial tcp|no such host|connection refused|i
 // uses returns the DataCaches that the TrainJob uses: those that it names if there are several, otherwise the one that its Service records,
 // or its own.
 func (w *walk) uses(ctx context.Context) ([]types.NamespacedName, error) {
-	if uses := inject.Uses(w.job); len(uses) > 1 {
+	if uses := request.Read(w.job, w.job.Namespace).Uses(); len(uses) > 1 {
 		var keys []types.NamespacedName
 		for _, use := range uses[1:] {
 			keys = append(keys, use.Key)

@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/internal/diagnose"
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -158,7 +158,7 @@ func (d *Doctor) runtime(ctx context.Context) (diagnose.Finding, error) {
 	var names []string
 	for i := range list.Items {
 		rt := &list.Items[i]
-		if !inject.HasGate(rt.Labels, &rt.Spec) {
+		if !request.HasGate(rt.Labels, &rt.Spec) {
 			continue
 		}
 		if d.twin == nil {

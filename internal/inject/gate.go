@@ -9,13 +9,13 @@ import (
 	"maps"
 	"slices"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -46,21 +46,11 @@ const (
 // (cmd/cacheserver/initializer.go).
 var finalExits = []int32{1, 3, 4}
 
-// HasGate reports whether a runtime's step dataset-initializer is our gate, so that TrainJobs can use the runtime directly.
-func HasGate(labels map[string]string, spec *trainer.TrainingRuntimeSpec) bool {
-	if labels[wellknown.LabelGate] != "true" {
-		return false
-	}
-	return slices.ContainsFunc(spec.Template.Spec.ReplicatedJobs, func(job jobset.ReplicatedJob) bool {
-		return job.Name == wellknown.StepName && container(&job, wellknown.StepName) != nil
-	})
-}
-
 // job returns the gate as a job of a JobSet that replaces a runtime's step. It keeps the step's defaults for caches in its
 // environment, and its placement. It has no API server token, writes only its log, and fails permanently only for failures that a
 // retry does not fix. The restart policy is Never, because a Job that gives up deletes pods that it would restart, together with the
 // log that explains the failure.
-func (g Gate) job(step Step, ownVolume bool) jobset.ReplicatedJob {
+func (g Gate) job(step request.Step, ownVolume bool) jobset.ReplicatedJob {
 	pod := g.Pod(wellknown.StepName, gateCommand, fmt.Sprintf("--notices=:%d", wellknown.HTTPPort))
 	pod.NodeSelector, pod.Tolerations = maps.Clone(step.NodeSelector), slices.Clone(step.Tolerations)
 	waits := &pod.Containers[0]
@@ -125,7 +115,7 @@ func (g Gate) Pod(container string, args ...string) corev1.PodSpec {
 func (g Gate) env(defaults []corev1.EnvVar) []corev1.EnvVar {
 	env := []corev1.EnvVar{jobName(), podUID()}
 	for _, v := range defaults {
-		if isParameter(v.Name) {
+		if request.IsParameter(v.Name) {
 			env = append(env, v)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -33,9 +34,9 @@ const (
 )
 
 // UseHub edits a new TrainJob in place so that its initializers and its trainer use the mirror of the hub; it is idempotent. rt is the
-// TrainJob's runtime. A container whose own environment, or that of the runtime, names a hub stays as it is, and so does the token of
+// TrainJob's runtime, and kind what it names by its dataset initializer. A container whose own environment, or that of the runtime, names a hub stays as it is, and so does the token of
 // one that has its own. Call it after Mutate.
-func UseHub(job *trainer.TrainJob, rt *Runtime, settings Settings) {
+func UseHub(job *trainer.TrainJob, kind request.Kind, rt *request.Runtime, settings Settings) {
 	mirror := settings.HubMirror
 	if mirror.Endpoint == "" || rt == nil {
 		return
@@ -44,8 +45,8 @@ func UseHub(job *trainer.TrainJob, rt *Runtime, settings Settings) {
 	jobs := rt.Spec.Template.Spec.ReplicatedJobs
 	for i := range jobs {
 		for _, name := range []string{wellknown.StepName, modelStep, wellknown.NodeName} {
-			c := container(&jobs[i], name)
-			if c == nil || !useHub(job, c, mirror.Endpoint) {
+			c := request.Container(&jobs[i], name)
+			if c == nil || !useHub(job, kind, c, mirror.Endpoint) {
 				continue
 			}
 			patched = append(patched, tokenPatch(&jobs[i], name, mirror.Audience))
@@ -58,8 +59,8 @@ func UseHub(job *trainer.TrainJob, rt *Runtime, settings Settings) {
 
 // useHub adds the variables to the part of the TrainJob that sets the container's environment, and reports whether it needs the token's
 // volume.
-func useHub(job *trainer.TrainJob, c *corev1.Container, endpoint string) bool {
-	env, ownToken := hubEnv(job, c.Name)
+func useHub(job *trainer.TrainJob, kind request.Kind, c *corev1.Container, endpoint string) bool {
+	env, ownToken := hubEnv(job, kind, c.Name)
 	if env == nil {
 		return false
 	}
@@ -80,7 +81,7 @@ func useHub(job *trainer.TrainJob, c *corev1.Container, endpoint string) bool {
 // hubEnv returns the environment in the TrainJob that Trainer gives to a container; nil if the TrainJob does not have that part, or if
 // the part is a request for a cache. ownToken says that the part has credentials of its own, with which the program logs in: that writes
 // to the file of HF_TOKEN_PATH.
-func hubEnv(job *trainer.TrainJob, container string) (env *[]corev1.EnvVar, ownToken bool) {
+func hubEnv(job *trainer.TrainJob, kind request.Kind, container string) (env *[]corev1.EnvVar, ownToken bool) {
 	initializer := ptr.Deref(job.Spec.Initializer, trainer.Initializer{})
 	switch {
 	case container == wellknown.NodeName:
@@ -88,7 +89,7 @@ func hubEnv(job *trainer.TrainJob, container string) (env *[]corev1.EnvVar, ownT
 			job.Spec.Trainer = &trainer.Trainer{}
 		}
 		return &job.Spec.Trainer.Env, false
-	case container == wellknown.StepName && initializer.Dataset != nil && !Matches(job):
+	case container == wellknown.StepName && initializer.Dataset != nil && kind == request.Nothing:
 		return &initializer.Dataset.Env, initializer.Dataset.SecretRef != nil
 	case container == modelStep && initializer.Model != nil:
 		return &initializer.Model.Env, initializer.Model.SecretRef != nil
@@ -148,24 +149,4 @@ func withMounts(patches []trainer.ContainerPatch, more trainer.ContainerPatch) [
 		}
 	}
 	return patches
-}
-
-// restoreHub restores the variables that UseHub injected into old, for clients that write the whole TrainJob. Call it after what Mutate
-// injected is restored.
-func restoreHub(job, old *trainer.TrainJob) {
-	old = old.DeepCopy() // hubEnv may add an empty trainer
-	for _, container := range []string{wellknown.StepName, modelStep, wellknown.NodeName} {
-		before, _ := hubEnv(old, container)
-		if before == nil || !names(*before, hubEndpoint) {
-			continue
-		}
-		env, _ := hubEnv(job, container)
-		if env == nil {
-			continue
-		}
-		without := slices.DeleteFunc(slices.Clone(*before), func(v corev1.EnvVar) bool { return v.Name == hubEndpoint || v.Name == hubTokenPath })
-		if slices.EqualFunc(*env, without, func(a, b corev1.EnvVar) bool { return a.Name == b.Name && a.Value == b.Value }) {
-			*env = slices.Clone(*before)
-		}
-	}
 }

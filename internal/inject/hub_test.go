@@ -91,12 +91,12 @@ func TestUseHub(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rt := stock(t, test.job.Spec.RuntimeRef.Name)
-			UseHub(test.job, rt, mirrored)
+			useMirror(test.job, rt, mirrored)
 			if diff := cmp.Diff(test.want, environments(test.job)); diff != "" {
 				t.Error(diff)
 			}
 			again := test.job.DeepCopy()
-			UseHub(again, rt, mirrored)
+			useMirror(again, rt, mirrored)
 			if diff := cmp.Diff(test.job, again); diff != "" {
 				t.Errorf("a second time changes:\n%s", diff)
 			}
@@ -107,8 +107,8 @@ func TestUseHub(t *testing.T) {
 func TestUseHubNeedsAMirror(t *testing.T) {
 	t.Parallel()
 	job := fineTuning()
-	UseHub(job, stock(t, job.Spec.RuntimeRef.Name), admitted)
-	UseHub(job, nil, mirrored)
+	useMirror(job, stock(t, job.Spec.RuntimeRef.Name), admitted)
+	useMirror(job, nil, mirrored)
 	if diff := cmp.Diff(fineTuning(), job); diff != "" {
 		t.Error(diff)
 	}
@@ -119,10 +119,10 @@ func TestUseHubBesideACache(t *testing.T) {
 	t.Parallel()
 	job, rt := trainJob(table, location), stock(t, "torch-distributed")
 	for range 2 { // admission may be called again
-		if errs := Mutate(job, nil, rt, mirrored); len(errs) > 0 {
+		if errs := mutate(job, rt, mirrored); len(errs) > 0 {
 			t.Fatal(errs)
 		}
-		UseHub(job, rt, mirrored)
+		useMirror(job, rt, mirrored)
 	}
 	if len(job.Spec.RuntimePatches) != 1 {
 		t.Fatalf("%d patches, want 1", len(job.Spec.RuntimePatches))
@@ -140,11 +140,11 @@ func TestUseHubBesideFiles(t *testing.T) {
 	settings.HubMirror = mirrored.HubMirror
 	written, rt := trainJob(files, "CACHE_QUOTA=4Gi"), stock(t, "torch-distributed")
 	job := written.DeepCopy()
-	if errs := Mutate(job, nil, rt, settings); len(errs) > 0 {
+	if errs := mutate(job, rt, settings); len(errs) > 0 {
 		t.Fatal(errs)
 	}
 	for range 2 { // admission may be called again
-		UseHub(job, rt, settings)
+		useMirror(job, rt, settings)
 	}
 	node := job.Spec.RuntimePatches[0].TrainingRuntimeSpec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
 	if len(job.Spec.RuntimePatches) != 1 || len(node.Volumes) != 2 || len(node.Containers) != 1 || len(node.Containers[0].VolumeMounts) != 2 {
@@ -153,7 +153,7 @@ func TestUseHubBesideFiles(t *testing.T) {
 	if got := len(job.Spec.Trainer.Env); got != 3 {
 		t.Errorf("the trainer has %d variables, want DATACACHE_NAME and those of the hub: %v", got, job.Spec.Trainer.Env)
 	}
-	if errs := Mutate(written, job, nil, settings); len(errs) > 0 {
+	if errs := Restore(written, job); len(errs) > 0 {
 		t.Fatal(errs)
 	}
 	if diff := cmp.Diff(job, written); diff != "" {
@@ -165,16 +165,16 @@ func TestUseHubBesideFiles(t *testing.T) {
 func TestUseHubIsRestored(t *testing.T) {
 	t.Parallel()
 	old := fineTuning()
-	UseHub(old, stock(t, old.Spec.RuntimeRef.Name), mirrored)
+	useMirror(old, stock(t, old.Spec.RuntimeRef.Name), mirrored)
 	written := fineTuning()
-	if errs := Mutate(written, old, nil, mirrored); len(errs) > 0 {
+	if errs := Restore(written, old); len(errs) > 0 {
 		t.Fatal(errs)
 	}
 	if diff := cmp.Diff(old, written); diff != "" {
 		t.Error(diff)
 	}
 	changed := fineTuning(func(job *trainer.TrainJob) { job.Spec.Initializer.Dataset.Env[0].Value = "2" })
-	if errs := Mutate(changed, old, nil, mirrored); len(errs) > 0 || strings.Contains(strings.Join(environments(changed)["dataset"], " "), "HF_") {
+	if errs := Restore(changed, old); len(errs) > 0 || strings.Contains(strings.Join(environments(changed)["dataset"], " "), "HF_") {
 		t.Errorf("%v, %v, want a user's other change to stay as it is, for Trainer to judge", errs, environments(changed))
 	}
 }

@@ -11,8 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
+
+// runtimeName is the field that names a TrainJob's runtime.
+var runtimeName = field.NewPath("spec", "runtimeRef", "name")
 
 // Settings are the platform's settings for what admission injects. The zero value is valid.
 type Settings struct {
@@ -27,64 +31,69 @@ type Settings struct {
 	// StatusURL is where gates ask for the state of caches without a head (controller.Options.StatusAddress); such caches can't be waited
 	// for if it is empty.
 	StatusURL string
-	// Namespace is the TrainJob's, which may not be set in the TrainJob yet.
-	Namespace string
 	// Cache is the DataCache that the TrainJob names; nil if it names none, or none that exists.
 	Cache *v1alpha1.DataCache
 	// Now is the timestamp of our entry in spec.runtimePatches; if zero, Trainer's own webhook sets it.
 	Now metav1.Time
 }
 
-// Mutate edits in place a TrainJob that requests a cache (Asks), so that it gets the cache; it is idempotent. rt is the runtime that
-// RuntimeRef names, nil if it does not exist. On an update, old is the previous TrainJob, otherwise nil. An update restores what was
-// injected before and does not look at runtime and settings: clients that write the whole object, such as the SDK and kubectl apply,
-// need not know our additions, and Trainer rejects changes to them. The errors say why the TrainJob can't be served.
+// Mutate edits in place a new TrainJob that requests a cache (request.Job.Wants), so that it gets the cache; it is idempotent. parsed is the
+// TrainJob as it was read, and rt the runtime that it names, nil if that does not exist. The errors say why the TrainJob can't be served.
 //
 // A TrainJob of another manager (spec.managedBy: kueue.x-k8s.io/multikueue) is edited too: Kueue counts the same pods in the cluster
 // that queues it and in the one that runs it only if both see the same runtime. But the controller ignores it.
-func Mutate(job, old *trainer.TrainJob, rt *Runtime, settings Settings) field.ErrorList {
-	if old != nil {
-		return restore(job, old)
-	}
-	if errs := retarget(job, rt); len(errs) > 0 {
+func Mutate(job *trainer.TrainJob, parsed *request.Job, rt *request.Runtime, settings Settings) field.ErrorList {
+	if errs := retarget(job, parsed.Runtime, rt); len(errs) > 0 {
 		return errs
 	}
-	hideSecret(job)
-	if cache := mountOf(job, rt, settings); cache != nil {
-		cache.mount(job, rt, settings)
+	if secret := parsed.OwnSecret; secret != nil && secret.Name != "" && parsed.Kind != request.Named {
+		// Trainer would put the whole Secret into the gate's environment.
+		metav1.SetMetaDataAnnotation(&job.ObjectMeta, wellknown.AnnotationSecret, secret.Name)
+		job.Spec.Initializer.Dataset.SecretRef = nil
+	}
+	asked, _ := parsed.Parse(request.StepOf(rt)) // Validate reports the errors
+	if files := filesOf(parsed, asked, settings.Cache); files != nil {
+		files.mount(job, rt, settings)
 		return nil
 	}
-	if patch := zonePatch(job, rt, settings); patch != nil {
-		setPatch(job, *patch, 0)
+	if asked != nil && !settings.NoZoneAffinity {
+		preferZone(job, parsed, asked, rt, settings)
 	}
 	return nil
 }
 
-// retarget points the TrainJob at a runtime whose step is our gate: the one it named, or that runtime's twin.
-func retarget(job *trainer.TrainJob, rt *Runtime) field.ErrorList {
-	ref := RuntimeRef(job)
+// retarget points the TrainJob at a runtime whose step is our gate: the one it named by ref, or that runtime's twin.
+func retarget(job *trainer.TrainJob, ref trainer.RuntimeRef, rt *request.Runtime) field.ErrorList {
 	if rt == nil {
 		how := "install it or name another"
 		if job.Spec.RuntimeRef.Name == "" {
 			how = "it is the default, as no runtime is named; name one"
 		}
-		return field.ErrorList{field.Invalid(runtimePath.Child("name"), ref.Name, fmt.Sprintf("there is no such %s: %s", *ref.Kind, how))}
+		return field.ErrorList{field.Invalid(runtimeName, ref.Name, fmt.Sprintf("there is no such %s: %s", *ref.Kind, how))}
 	}
-	if !HasGate(rt.Labels, rt.Spec) {
+	if !request.HasGate(rt.Labels, rt.Spec) {
 		if err := servable(rt); err != nil {
 			return field.ErrorList{err}
 		}
-		annotate(job, wellknown.AnnotationRuntime, describe(ref))
+		metav1.SetMetaDataAnnotation(&job.ObjectMeta, wellknown.AnnotationRuntime, describe(ref))
 		ref.Name = wellknown.TwinName(ref.Name)
 	}
 	job.Spec.RuntimeRef = ref
 	return nil
 }
 
+// describe formats a reference to a runtime for AnnotationRuntime.
+func describe(ref trainer.RuntimeRef) string {
+	if *ref.Kind == trainer.ClusterTrainingRuntimeKind {
+		return ref.Name
+	}
+	return *ref.Kind + "/" + ref.Name
+}
+
 // servable returns an error if no twin of the runtime can be used.
-func servable(rt *Runtime) *field.Error {
+func servable(rt *request.Runtime) *field.Error {
 	if rt.Labels[wellknown.LabelDerive] == "false" {
-		return field.Invalid(runtimePath.Child("name"), rt.Name, "the runtime's step "+wellknown.StepName+" is not datacache's, and its label "+wellknown.LabelDerive+
+		return field.Invalid(runtimeName, rt.Name, "the runtime's step "+wellknown.StepName+" is not datacache's, and its label "+wellknown.LabelDerive+
 			"=false forbids a copy of it that has one: name another runtime")
 	}
 	if _, err := Twin(rt.Spec, Gate{}); err != nil {
@@ -93,48 +102,6 @@ func servable(rt *Runtime) *field.Error {
 	return nil
 }
 
-func unusable(rt *Runtime, why error) *field.Error {
-	return field.Invalid(runtimePath.Child("name"), rt.Name, fmt.Sprintf("the runtime can't be used with a cache: %v", why))
-}
-
-// hideSecret moves the name of the credentials' Secret to an annotation: Trainer would put the whole Secret into the gate's
-// environment.
-func hideSecret(job *trainer.TrainJob) {
-	initializer := dataset(job)
-	if initializer.SecretRef == nil || initializer.SecretRef.Name == "" || isReference(job) {
-		return
-	}
-	annotate(job, wellknown.AnnotationSecret, initializer.SecretRef.Name)
-	initializer.SecretRef = nil
-}
-
-// restore restores what was injected into old. The API server validates the update's other changes.
-func restore(job, old *trainer.TrainJob) field.ErrorList {
-	if Matches(job) != Matches(old) {
-		return field.ErrorList{field.Forbidden(datasetPath, "can't be added, taken away or changed on a TrainJob that exists: make a new one")}
-	}
-	for _, name := range []string{wellknown.AnnotationRuntime, wellknown.AnnotationSecret, wellknown.AnnotationPlacement} {
-		if value, injected := old.Annotations[name]; injected {
-			annotate(job, name, value)
-		}
-	}
-	if named := RuntimeRef(job); describe(named) == old.Annotations[wellknown.AnnotationRuntime] || job.Spec.RuntimeRef.Name == "" {
-		job.Spec.RuntimeRef = old.Spec.RuntimeRef
-	}
-	if secret := dataset(job).SecretRef; secret != nil && dataset(old).SecretRef == nil && secret.Name == old.Annotations[wellknown.AnnotationSecret] {
-		dataset(job).SecretRef = nil
-	}
-	restoreVariables(job, old)
-	restoreHub(job, old)
-	if at := patchOf(old); at >= 0 {
-		setPatch(job, old.Spec.RuntimePatches[at], at)
-	}
-	return nil
-}
-
-func annotate(job *trainer.TrainJob, name, value string) {
-	if job.Annotations == nil {
-		job.Annotations = map[string]string{}
-	}
-	job.Annotations[name] = value
+func unusable(rt *request.Runtime, why error) *field.Error {
+	return field.Invalid(runtimeName, rt.Name, fmt.Sprintf("the runtime can't be used with a cache: %v", why))
 }

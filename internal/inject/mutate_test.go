@@ -12,27 +12,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 var admitted = Settings{Now: metav1.NewTime(time.Date(2026, 8, 21, 12, 0, 0, 0, time.UTC))}
 
-// edited returns the TrainJob after the edits.
-func edited(job *trainer.TrainJob, edits ...func(*trainer.TrainJob)) *trainer.TrainJob {
-	for _, edit := range edits {
-		edit(job)
-	}
-	return job
-}
-
 func named(kind, name string) func(*trainer.TrainJob) {
 	return func(job *trainer.TrainJob) {
 		job.Spec.RuntimeRef = trainer.RuntimeRef{Name: name, Kind: new(kind), APIGroup: new("trainer.kubeflow.org")}
 	}
-}
-
-func annotated(name, value string) func(*trainer.TrainJob) {
-	return func(job *trainer.TrainJob) { annotate(job, name, value) }
 }
 
 // zoned adds our entry for jobs in front of the patches.
@@ -82,7 +71,7 @@ func queued(job *trainer.TrainJob) {
 
 func TestMutateCreate(t *testing.T) {
 	const cluster, namespaced = "ClusterTrainingRuntime", "TrainingRuntime"
-	zonedRuntime := func() *Runtime {
+	zonedRuntime := func() *request.Runtime {
 		rt := stock(t, "torch-distributed")
 		rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
 			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 7}},
@@ -93,7 +82,7 @@ func TestMutateCreate(t *testing.T) {
 	tests := []struct {
 		name     string
 		job      *trainer.TrainJob
-		rt       *Runtime
+		rt       *request.Runtime
 		settings Settings
 		want     *trainer.TrainJob
 	}{
@@ -105,7 +94,7 @@ func TestMutateCreate(t *testing.T) {
 		{"our own step", edited(trainJob(table, location), named(cluster, own.Name)), own, admitted,
 			edited(trainJob(table, location), named(cluster, own.Name), zoned("train", "", "node"))},
 		{"a namespaced runtime", edited(trainJob(table, location), named(namespaced, "torch-distributed")),
-			&Runtime{Kind: namespaced, Name: "torch-distributed", Spec: stock(t, "torch-distributed").Spec}, admitted,
+			&request.Runtime{Kind: namespaced, Name: "torch-distributed", Spec: stock(t, "torch-distributed").Spec}, admitted,
 			edited(trainJob(table, location), named(namespaced, "torch-distributed-data-cache"), annotated(wellknown.AnnotationRuntime, "TrainingRuntime/torch-distributed"),
 				zoned("train", "", "node"))},
 		{"no runtime, no defaults of the API server", edited(trainJob(table, location), func(job *trainer.TrainJob) { job.Spec.RuntimeRef = trainer.RuntimeRef{} }),
@@ -148,12 +137,12 @@ func TestMutateCreate(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			expect(t, Mutate(tt.job, nil, tt.rt, tt.settings))
+			expect(t, mutate(tt.job, tt.rt, tt.settings))
 			if diff := cmp.Diff(tt.want, tt.job); diff != "" {
 				t.Errorf("TrainJob (-want +got):\n%s", diff)
 			}
 			rt := tt.rt
-			if !HasGate(rt.Labels, rt.Spec) {
+			if !request.HasGate(rt.Labels, rt.Spec) {
 				rt = twin(t, rt)
 			}
 			later := tt.settings
@@ -163,7 +152,7 @@ func TestMutateCreate(t *testing.T) {
 			if !later.Now.IsZero() {
 				later.Now.Time = later.Now.Add(time.Minute)
 			}
-			expect(t, Mutate(tt.job, nil, rt, later))
+			expect(t, mutate(tt.job, rt, later))
 			if diff := cmp.Diff(tt.want, tt.job); diff != "" {
 				t.Errorf("TrainJob, mutated again (-want +got):\n%s", diff)
 			}
@@ -183,7 +172,7 @@ func TestMutateRefuses(t *testing.T) {
 	tests := []struct {
 		name string
 		job  *trainer.TrainJob
-		rt   *Runtime
+		rt   *request.Runtime
 		want []string
 	}{
 		{"gang", trainJob(table, location), gang, []string{"spec.runtimeRef.name", `"torch-distributed"`, "podGroupPolicy", "wait for itself"}},
@@ -193,7 +182,7 @@ func TestMutateRefuses(t *testing.T) {
 			[]string{"spec.runtimeRef.name", `"torch-distributed"`, "it is the default"}},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) { expect(t, Mutate(tt.job, nil, tt.rt, admitted), tt.want) })
+		t.Run(tt.name, func(t *testing.T) { expect(t, mutate(tt.job, tt.rt, admitted), tt.want) })
 	}
 }
 
@@ -202,7 +191,7 @@ func TestMutateUpdate(t *testing.T) {
 	user := func() *trainer.TrainJob { return withSecret(trainJob(table, location), "keys") }
 	stored := func() *trainer.TrainJob {
 		job := user()
-		expect(t, Mutate(job, nil, stock(t, "torch-distributed"), admitted))
+		expect(t, mutate(job, stock(t, "torch-distributed"), admitted))
 		job.Spec.Suspend = new(false)
 		return job
 	}
@@ -251,7 +240,7 @@ func TestMutateUpdate(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, again := range []string{"once", "twice"} {
-				expect(t, Mutate(tt.job, tt.old, nil, Settings{}))
+				expect(t, Restore(tt.job, tt.old))
 				if diff := cmp.Diff(tt.want, tt.job); diff != "" {
 					t.Errorf("TrainJob, %s (-want +got):\n%s", again, diff)
 				}
@@ -271,26 +260,7 @@ func TestMutateUpdateRefuses(t *testing.T) {
 		"changed":    {trainJob(table, location), trainJob("hf://x/y")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			expect(t, Mutate(tt.job, tt.old, nil, Settings{}), []string{"spec.initializer.dataset: Forbidden", "make a new one"})
-		})
-	}
-}
-
-func TestOriginalRuntime(t *testing.T) {
-	tests := []struct {
-		name       string
-		job        *trainer.TrainJob
-		kind, want string
-	}{
-		{"used as it is", trainJob(table), "ClusterTrainingRuntime", "torch-distributed"},
-		{"retargeted", edited(trainJob(table), annotated(wellknown.AnnotationRuntime, "a")), "ClusterTrainingRuntime", "a"},
-		{"retargeted, namespaced", edited(trainJob(table), annotated(wellknown.AnnotationRuntime, "TrainingRuntime/a")), "TrainingRuntime", "a"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if kind, name := OriginalRuntime(tt.job); kind != tt.kind || name != tt.want {
-				t.Errorf("%s/%s, want %s/%s", kind, name, tt.kind, tt.want)
-			}
+			expect(t, Restore(tt.job, tt.old), []string{"spec.initializer.dataset: Forbidden", "make a new one"})
 		})
 	}
 }

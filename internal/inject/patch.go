@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -19,19 +20,15 @@ import (
 // 100.
 const zoneWeight = 50
 
-// zonePatch returns our entry of spec.runtimePatches, with which training pods prefer the zone of their cache's pods; nil if there is
-// nothing to patch.
-func zonePatch(job *trainer.TrainJob, rt *Runtime, settings Settings) *trainer.RuntimePatch {
-	if settings.NoZoneAffinity {
-		return nil
-	}
-	term, ok := zoneTerm(job, rt, settings.Unique)
+// preferZone adds our entry of spec.runtimePatches, with which training pods prefer the zone of their cache's pods.
+func preferZone(job *trainer.TrainJob, parsed *request.Job, asked *request.Request, rt *request.Runtime, settings Settings) {
+	term, ok := zoneTerm(job, parsed, asked, settings.Unique)
 	if !ok {
-		return nil
+		return
 	}
 	var jobs []trainer.ReplicatedJobPatch
 	for i := range rt.Spec.Template.Spec.ReplicatedJobs {
-		if target := &rt.Spec.Template.Spec.ReplicatedJobs[i]; !isInitializer(target) && container(target, wellknown.NodeName) != nil {
+		if target := &rt.Spec.Template.Spec.ReplicatedJobs[i]; !isInitializer(target) && request.Container(target, wellknown.NodeName) != nil {
 			jobs = append(jobs, trainer.ReplicatedJobPatch{Name: target.Name, Template: &trainer.JobTemplatePatch{
 				Spec: &trainer.JobSpecPatch{Template: &trainer.PodTemplatePatch{
 					Spec: &trainer.PodSpecPatch{Affinity: withTerm(target, term)},
@@ -41,7 +38,7 @@ func zonePatch(job *trainer.TrainJob, rt *Runtime, settings Settings) *trainer.R
 	}
 	patch := emptyPatch(settings)
 	patch.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs = jobs
-	return patch
+	setPatch(job, *patch, 0)
 }
 
 // emptyPatch returns our entry of spec.runtimePatches, for no job yet.
@@ -55,27 +52,22 @@ func emptyPatch(settings Settings) *trainer.RuntimePatch {
 	return patch
 }
 
-// zoneTerm returns an affinity to the zone of the pods of the TrainJob's cache; ok is false if the TrainJob's request is invalid,
-// which Validate reports. A TrainJob's own cache has its name, which does not exist yet with generateName: then the pods get a unique
-// label.
-func zoneTerm(job *trainer.TrainJob, rt *Runtime, unique string) (corev1.WeightedPodAffinityTerm, bool) {
-	request, errs := Parse(job, StepOf(rt))
-	if len(errs) > 0 {
-		return corev1.WeightedPodAffinityTerm{}, false
-	}
-	label, name, namespaces := wellknown.LabelCache, job.Name, []string(nil)
+// zoneTerm returns an affinity to the zone of the pods of the TrainJob's cache; ok is false if it has none to find them by. A TrainJob's own
+// cache has its name, which does not exist yet with generateName: then the pods get a unique label.
+func zoneTerm(job *trainer.TrainJob, parsed *request.Job, asked *request.Request, unique string) (term corev1.WeightedPodAffinityTerm, ok bool) {
+	label, name, namespaces := wellknown.LabelCache, parsed.Name, []string(nil)
 	switch {
-	case len(request.References) > 0:
-		first := request.References[0].Key // of several caches, one decides the zone
+	case len(asked.References) > 0:
+		first := asked.References[0].Key // of several caches, one decides the zone
 		name = first.Name
-		if first.Namespace != job.Namespace {
+		if first.Namespace != parsed.Namespace {
 			namespaces = []string{first.Namespace}
 		}
-	case request.Shared:
-		name = request.Name
+	case asked.Shared:
+		name = asked.Name
 	case name == "" && unique != "":
 		if patchOf(job) < 0 || job.Annotations[wellknown.AnnotationPlacement] == "" { // otherwise admission is called again for the same TrainJob
-			annotate(job, wellknown.AnnotationPlacement, unique)
+			metav1.SetMetaDataAnnotation(&job.ObjectMeta, wellknown.AnnotationPlacement, unique)
 		}
 		label, name = wellknown.LabelPlacement, job.Annotations[wellknown.AnnotationPlacement]
 	}

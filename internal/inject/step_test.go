@@ -11,11 +11,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
+	"github.com/kubeflow/datacache/test/kit/jobtest"
 )
 
 // withStep returns a runtime with our gate, whose step has variables and a placement.
-func withStep(t *testing.T, env ...string) *Runtime {
+func withStep(t *testing.T, env ...string) *request.Runtime {
 	t.Helper()
 	rt := twin(t, stock(t, "torch-distributed"))
 	pod := &rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
@@ -31,18 +33,22 @@ func bare() *trainer.TrainJob {
 	return job
 }
 
+func wants(job *trainer.TrainJob, rt *request.Runtime) bool {
+	return request.Read(job, job.Namespace).Wants(rt)
+}
+
 // TestTableOfTheRuntime checks that a TrainJob that sets nothing gets the cache that its runtime names.
 func TestTableOfTheRuntime(t *testing.T) {
 	rt := withStep(t, "SCHEMA_NAME=demo", "TABLE_NAME=reviews", location, "CLUSTER_SIZE=4", "CACHE_IMAGE=registry.example/cache:1")
 	job := bare()
-	if Matches(job) || !Asks(job, rt) {
-		t.Fatalf("Matches %t, Asks %t: want a cache by the runtime alone", Matches(job), Asks(job, rt))
+	if parsed := request.Read(job, job.Namespace); parsed.Kind != request.Nothing || !parsed.Wants(rt) {
+		t.Fatalf("kind %v, wants %t: want a cache by the runtime alone", parsed.Kind, parsed.Wants(rt))
 	}
-	request, errs := Validate(job, rt)
+	asked, errs := validate(job, rt)
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
-	arrow := request.Cache.Arrow
+	arrow := asked.Cache.Arrow
 	if arrow.Table != "demo.reviews" || arrow.DataNodes != 3 {
 		t.Errorf("asked for %+v, want demo.reviews on 3 data nodes", arrow)
 	}
@@ -56,10 +62,10 @@ func TestTableOfTheRuntime(t *testing.T) {
 			t.Errorf("the %s runs otherwise than the runtime says (-want +got):\n%s", name, diff)
 		}
 	}
-	if refused := dataCacheCRD(t).refusals(t, request.Cache); len(refused) > 0 {
+	if refused := jobtest.DataCacheCRD(t).Refusals(t, asked.Cache); len(refused) > 0 {
 		t.Errorf("the API refuses it: %v", refused)
 	}
-	expect(t, Mutate(job, nil, rt, Settings{}))
+	expect(t, mutate(job, rt, Settings{}))
 	if patchOf(job) < 0 {
 		t.Error("training doesn't look for its cache's zone")
 	}
@@ -71,13 +77,13 @@ func TestStepWithoutATable(t *testing.T) {
 	for name, job := range map[string]*trainer.TrainJob{"no initializer": bare(), "another initializer": other} {
 		t.Run(name, func(t *testing.T) {
 			rt := withStep(t, location)
-			if !Asks(job, rt) {
+			if !wants(job, rt) {
 				t.Fatal("is not seen to ask for a cache")
 			}
-			expect(t, refusalsOf(Validate(job, rt)), []string{"spec.initializer.dataset.storageUri", "for which the step dataset-initializer of the runtime waits", "name a runtime without that step"})
+			expect(t, refusalsOf(validate(job, rt)), []string{"spec.initializer.dataset.storageUri", "for which the step dataset-initializer of the runtime waits", "name a runtime without that step"})
 		})
 	}
-	if without := stock(t, "torch-distributed"); Asks(bare(), without) || Asks(other, without) || Asks(bare(), nil) {
+	if without := stock(t, "torch-distributed"); wants(bare(), without) || wants(other, without) || wants(bare(), nil) {
 		t.Error("TrainJobs on a runtime without our step are seen to ask for a cache")
 	}
 }
@@ -86,7 +92,7 @@ func TestStepWithoutATable(t *testing.T) {
 func TestImageOfAnotherStep(t *testing.T) {
 	rt := withStep(t, "CACHE_IMAGE=another/program")
 	delete(rt.Labels, wellknown.LabelGate)
-	if image := StepOf(rt).Image; image != "" {
+	if image := request.StepOf(rt).Image; image != "" {
 		t.Errorf("caches would run %s", image)
 	}
 }
@@ -98,7 +104,7 @@ func TestTwinStaysWhereItsStepRan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, want := stepOf(spec), stepOf(source.Spec)
+	got, want := request.SpecStep(spec), request.SpecStep(source.Spec)
 	if diff := cmp.Diff(want.NodeSelector, got.NodeSelector); diff != "" {
 		t.Error(diff)
 	}

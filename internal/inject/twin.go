@@ -13,7 +13,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
+)
+
+// Names defined by Trainer (kubeflow/trainer v2.3.0 pkg/constants/constants.go and pkg/runtime/framework/plugins/jobset/constants).
+const (
+	modelStep     = "model-initializer"
+	ancestorLabel = "trainer.kubeflow.org/trainjob-ancestor-step"
+	stepVolume    = "initializer"
 )
 
 // TwinLabels are the labels of a twin: its source's, since the SDK needs trainer.kubeflow.org/framework, and LabelGate.
@@ -32,7 +40,7 @@ func Twin(source *trainer.TrainingRuntimeSpec, gate Gate) (*trainer.TrainingRunt
 	}
 	twin := source.DeepCopy()
 	spec := &twin.Template.Spec
-	step := gate.job(stepOf(source), !hasClaim(spec, stepVolume))
+	step := gate.job(request.SpecStep(source), !hasClaim(spec, stepVolume))
 	replaced := map[string]bool{wellknown.StepName: true}
 	jobs := []jobset.ReplicatedJob{step}
 	for _, job := range spec.ReplicatedJobs {
@@ -55,7 +63,7 @@ func Twin(source *trainer.TrainingRuntimeSpec, gate Gate) (*trainer.TrainingRunt
 func twinnable(source *trainer.TrainingRuntimeSpec) error {
 	spec := &source.Template.Spec
 	trains := slices.ContainsFunc(spec.ReplicatedJobs, func(job jobset.ReplicatedJob) bool {
-		return !isInitializer(&job) && container(&job, wellknown.NodeName) != nil
+		return !isInitializer(&job) && request.Container(&job, wellknown.NodeName) != nil
 	})
 	switch {
 	case source.PodGroupPolicy != nil:
@@ -99,7 +107,7 @@ func hasClaim(spec *jobset.JobSetSpec, name string) bool {
 // nameJob sets TRAIN_JOB_NAME in every training container.
 func nameJob(jobs []jobset.ReplicatedJob) {
 	for i := range jobs {
-		c := container(&jobs[i], wellknown.NodeName)
+		c := request.Container(&jobs[i], wellknown.NodeName)
 		if c == nil || isInitializer(&jobs[i]) {
 			continue
 		}

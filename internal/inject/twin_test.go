@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/stocktest"
 )
@@ -151,14 +152,14 @@ func TestTwinKeepsThePlatformsDefaults(t *testing.T) {
 	}
 	want := append(variables("AWS_REGION=eu-1", "LOG_LEVEL=debug", "READY_TIMEOUT=3h"), jobName())
 	want = append(slices.Insert(want, 2, podUID()), variables("WORKER_MEM=64Gi")...)
-	if diff := cmp.Diff(want, stepOf(twin).Env); diff != "" {
+	if diff := cmp.Diff(want, request.SpecStep(twin).Env); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
-	request, errs := Parse(trainJob(table, location), stepOf(twin))
+	asked, errs := request.Read(trainJob(table, location), "").Parse(request.SpecStep(twin))
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
-	if memory := request.Cache.Arrow.DataNode.Resources.Requests.Memory().String(); memory != "64Gi" {
+	if memory := asked.Cache.Arrow.DataNode.Resources.Requests.Memory().String(); memory != "64Gi" {
 		t.Errorf("data nodes of %s, want the platform's 64Gi", memory)
 	}
 }
@@ -233,7 +234,7 @@ func TestTwinOfTwin(t *testing.T) {
 		if diff := cmp.Diff(once, twice); diff != "" {
 			t.Errorf("%s: the twin's twin (-twin +twice):\n%s", name, diff)
 		}
-		if !HasGate(TwinLabels(nil), once) {
+		if !request.HasGate(TwinLabels(nil), once) {
 			t.Errorf("%s: HasGate does not know its own", name)
 		}
 		everyTrainingJobWaits(t, name, once)
@@ -307,7 +308,7 @@ func randomRuntime(rng *rand.Rand) *trainer.TrainingRuntimeSpec {
 // TestGateIsHarmless checks that the gate has no token, no privileges and no writable files, and that exit codes for permanent
 // failures end the Job.
 func TestGateIsHarmless(t *testing.T) {
-	job := Gate{Image: image}.job(Step{}, true)
+	job := Gate{Image: image}.job(request.Step{}, true)
 	pod := job.Template.Spec.Template.Spec
 	security := pod.Containers[0].SecurityContext
 	for what, good := range map[string]bool{

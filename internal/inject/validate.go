@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"regexp"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -27,25 +27,26 @@ const maxJobName = 63 - len("-"+wellknown.StepName+"-0-0-abcde")
 // generatedSuffix is the number of characters that the API server adds to metadata.generateName.
 const generatedSuffix = 5
 
-// Validate returns the request of a TrainJob that requests a cache (Asks), after Mutate, or errors in its request, name or runtime.
-// rt is the runtime that it now names; nil if it does not exist, which Trainer rejects. Validate is only called for TrainJobs that
+// Validate returns the request of a TrainJob that requests a cache (request.Job.Wants), after Mutate, or errors in its request, name or
+// runtime. rt is the runtime that it now names; nil if it does not exist, which Trainer rejects. Validate is only called for TrainJobs that
 // are created: what it checks is immutable, and an existing TrainJob must remain changeable when rules become stricter.
-func Validate(job *trainer.TrainJob, rt *Runtime) (*Request, field.ErrorList) {
-	errs := validateName(job)
+func Validate(parsed *request.Job, rt *request.Runtime) (*request.Request, field.ErrorList) {
+	errs := validateName(parsed.Name, parsed.GenerateName)
 	if rt != nil {
 		errs = append(errs, validateRuntime(rt)...)
 	}
-	request, wrong := Parse(job, StepOf(rt))
+	asked, wrong := parsed.Parse(request.StepOf(rt))
 	if errs = append(errs, wrong...); len(errs) > 0 {
 		return nil, errs
 	}
-	return request, nil
+	return asked, nil
 }
 
-func validateName(job *trainer.TrainJob) field.ErrorList {
-	path, name, room, form := field.NewPath("metadata", "name"), job.Name, maxJobName, jobNameForm
+// validateName checks the TrainJob's name, or prefix, from which the API server generates it.
+func validateName(name, prefix string) field.ErrorList {
+	path, room, form := field.NewPath("metadata", "name"), maxJobName, jobNameForm
 	if name == "" {
-		path, name, room, form = field.NewPath("metadata", "generateName"), job.GenerateName, maxJobName-generatedSuffix, jobPrefixForm
+		path, name, room, form = field.NewPath("metadata", "generateName"), prefix, maxJobName-generatedSuffix, jobPrefixForm
 	}
 	var errs field.ErrorList
 	if len(name) > room {
@@ -60,12 +61,12 @@ func validateName(job *trainer.TrainJob) field.ErrorList {
 
 // validateRuntime rejects runtimes that Mutate would have replaced or rejected, if it had been called, and invalid gates that
 // somebody wrote by hand.
-func validateRuntime(rt *Runtime) field.ErrorList {
-	if !HasGate(rt.Labels, rt.Spec) {
+func validateRuntime(rt *request.Runtime) field.ErrorList {
+	if !request.HasGate(rt.Labels, rt.Spec) {
 		if err := servable(rt); err != nil {
 			return field.ErrorList{err}
 		}
-		return field.ErrorList{field.Invalid(runtimePath.Child("name"), rt.Name,
+		return field.ErrorList{field.Invalid(runtimeName, rt.Name,
 			fmt.Sprintf("the runtime's step %s is not datacache's: name %s, which datacache keeps for it", wellknown.StepName, wellknown.TwinName(rt.Name)))}
 	}
 	if err := twinnable(rt.Spec); err != nil {

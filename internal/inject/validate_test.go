@@ -10,6 +10,7 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -18,7 +19,7 @@ func TestValidate(t *testing.T) {
 	gang := twin(t, stock(t, "torch-distributed"))
 	gang.Spec.PodGroupPolicy = &trainer.PodGroupPolicy{}
 	defaults := twin(t, stock(t, "torch-distributed"))
-	step := container(&defaults.Spec.Template.Spec.ReplicatedJobs[0], wellknown.StepName)
+	step := request.Container(&defaults.Spec.Template.Spec.ReplicatedJobs[0], wellknown.StepName)
 	step.Env = append(step.Env, variables("CLUSTER_SIZE=two")...)
 	name := func(name, generateName string) *trainer.TrainJob {
 		job := trainJob(table, location)
@@ -28,7 +29,7 @@ func TestValidate(t *testing.T) {
 	tests := []struct {
 		name string
 		job  *trainer.TrainJob
-		rt   *Runtime
+		rt   *request.Runtime
 		want [][]string
 	}{
 		{"good", trainJob(table, location), own, nil},
@@ -47,7 +48,7 @@ func TestValidate(t *testing.T) {
 			[][]string{{"metadata.name"}, {"spec.runtimeRef.name"}, {"spec.initializer.dataset.env: Required"}, {"spec.initializer.dataset.env[0].value", "does not parse"}}},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) { expect(t, refusalsOf(Validate(tt.job, tt.rt)), tt.want...) })
+		t.Run(tt.name, func(t *testing.T) { expect(t, refusalsOf(validate(tt.job, tt.rt)), tt.want...) })
 	}
 }
 
@@ -60,10 +61,10 @@ func TestMutatedStockRuntimes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rt := stock(t, name)
 			job := edited(trainJob(table, location), named("ClusterTrainingRuntime", name))
-			expect(t, Mutate(job, nil, rt, admitted))
-			expect(t, refusalsOf(Validate(job, twin(t, rt))))
+			expect(t, mutate(job, rt, admitted))
+			expect(t, refusalsOf(validate(job, twin(t, rt))))
 		})
 	}
 }
 
-func refusalsOf(_ *Request, errs field.ErrorList) field.ErrorList { return errs }
+func refusalsOf(_ *request.Request, errs field.ErrorList) field.ErrorList { return errs }

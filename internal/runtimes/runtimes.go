@@ -12,13 +12,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/request"
 )
 
-// Find returns the runtime that ref, as completed by inject.RuntimeRef, names; nil if it does not exist or is not in Trainer's API
+// Find returns the runtime that ref, as completed by request.RuntimeRef, names; nil if it does not exist or is not in Trainer's API
 // group. Readers are tried in order: an informer's cache first, then the API server, since a runtime may have been created a moment
 // ago. A TrainingRuntime is looked up in the TrainJob's namespace.
-func Find(ctx context.Context, namespace string, ref trainer.RuntimeRef, readers ...client.Reader) (*inject.Runtime, error) {
+func Find(ctx context.Context, namespace string, ref trainer.RuntimeRef, readers ...client.Reader) (*request.Runtime, error) {
 	if *ref.APIGroup != trainer.GroupVersion.Group {
 		return nil, nil
 	}
@@ -31,7 +31,7 @@ func Find(ctx context.Context, namespace string, ref trainer.RuntimeRef, readers
 	return nil, nil
 }
 
-func find(ctx context.Context, reader client.Reader, key client.ObjectKey, kind string) (*inject.Runtime, error) {
+func find(ctx context.Context, reader client.Reader, key client.ObjectKey, kind string) (*request.Runtime, error) {
 	switch kind {
 	case trainer.ClusterTrainingRuntimeKind:
 		key.Namespace = ""
@@ -39,13 +39,13 @@ func find(ctx context.Context, reader client.Reader, key client.ObjectKey, kind 
 		if err := reader.Get(ctx, key, runtime); err != nil {
 			return nil, fmt.Errorf("get the ClusterTrainingRuntime %s: %w", key.Name, err)
 		}
-		return inject.Cluster(runtime), nil
+		return request.Cluster(runtime), nil
 	case trainer.TrainingRuntimeKind:
 		runtime := &trainer.TrainingRuntime{}
 		if err := reader.Get(ctx, key, runtime); err != nil {
 			return nil, fmt.Errorf("get the TrainingRuntime %s: %w", key, err)
 		}
-		return inject.Namespaced(runtime), nil
+		return request.Namespaced(runtime), nil
 	}
 	return nil, nil
 }

@@ -15,6 +15,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/request"
 )
 
 // TestHubMirror checks that the stock Trainer accepts a TrainJob that admission made use a mirror of the hub, and builds initializers and
@@ -35,7 +36,7 @@ func TestHubMirror(t *testing.T) {
 		Suspend: new(true),
 	}}
 	known := job.DeepCopy()
-	inject.UseHub(job, inject.Cluster(runtime), inject.Settings{Now: metav1.Now(), HubMirror: inject.HubMirror{Endpoint: "http://mirror/hub", Audience: "objects"}})
+	inject.UseHub(job, request.Nothing, request.Cluster(runtime), inject.Settings{Now: metav1.Now(), HubMirror: inject.HubMirror{Endpoint: "http://mirror/hub", Audience: "objects"}})
 	cluster.Create(t, job)
 	made := appears(t, &jobset.JobSet{}, ns, "tune")
 	seen := 0

@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
@@ -53,7 +53,7 @@ func TestTwinFollowsItsSource(t *testing.T) {
 	ns := cluster.Namespace(t)
 	runtime := namespaced(t, ns, "torch")
 	twin := appears(t, &trainer.TrainingRuntime{}, ns, "torch-data-cache")
-	if !inject.HasGate(twin.Labels, &twin.Spec) || twin.Labels["trainer.kubeflow.org/framework"] != "torch" {
+	if !request.HasGate(twin.Labels, &twin.Spec) || twin.Labels["trainer.kubeflow.org/framework"] != "torch" {
 		t.Errorf("the twin has no gate or lost its source's labels: %v", twin.Labels)
 	}
 

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inject
+package request
 
 import (
 	"encoding/json"
@@ -18,9 +18,10 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/wellknown"
+	"github.com/kubeflow/datacache/test/kit/jobtest"
 )
 
-func TestMatches(t *testing.T) {
+func TestKinds(t *testing.T) {
 	tests := []struct {
 		name string
 		job  *trainer.TrainJob
@@ -46,8 +47,8 @@ func TestMatches(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := Matches(tt.job); got != tt.want {
-				t.Errorf("Matches = %v, want %v", got, tt.want)
+			if got := Read(tt.job, "").Kind != Nothing; got != tt.want {
+				t.Errorf("our kind = %v, want %v", got, tt.want)
 			}
 		})
 	}
@@ -63,11 +64,6 @@ func plain(edit func(*Request, *v1alpha1.ArrowCache)) *Request {
 		edit(request, arrow)
 	}
 	return request
-}
-
-func withSecret(job *trainer.TrainJob, name string) *trainer.TrainJob {
-	job.Spec.Initializer.Dataset.SecretRef = &corev1.LocalObjectReference{Name: name}
-	return job
 }
 
 func TestParse(t *testing.T) {
@@ -190,10 +186,10 @@ func TestParse(t *testing.T) {
 			}}},
 		{"sixteen references", trainJob("datacache://" + strings.Join(numbered(16), ",")), nil, &Request{References: references(numbered(16)...)}},
 	}
-	api := dataCacheCRD(t)
+	api := jobtest.DataCacheCRD(t)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, errs := Parse(tt.job, Step{Env: tt.defaults})
+			got, errs := parse(tt.job, Step{Env: tt.defaults})
 			if len(errs) > 0 {
 				t.Fatal(errs)
 			}
@@ -203,7 +199,7 @@ func TestParse(t *testing.T) {
 			if got.References != nil {
 				return
 			}
-			if refused := api.refusals(t, got.Cache); len(refused) > 0 {
+			if refused := api.Refusals(t, got.Cache); len(refused) > 0 {
 				t.Errorf("the API refuses it: %v", refused)
 			}
 		})
@@ -215,7 +211,7 @@ func TestParse(t *testing.T) {
 func TestSharedNames(t *testing.T) {
 	const filter = "FILTER=a = 1"
 	asks := func(uri string, env ...string) *Request {
-		request, errs := Parse(trainJob(uri, append(env, "CACHE_SCOPE=namespace")...), Step{})
+		request, errs := parse(trainJob(uri, append(env, "CACHE_SCOPE=namespace")...), Step{})
 		if len(errs) > 0 {
 			t.Fatal(errs)
 		}
@@ -294,4 +290,23 @@ func keys() *v1alpha1.Credentials {
 
 func kept(idle time.Duration) v1alpha1.Retention {
 	return v1alpha1.Retention{IdleTTL: &metav1.Duration{Duration: idle}, DeleteAfterIdle: &metav1.Duration{Duration: 24 * time.Hour}}
+}
+
+func TestOriginalRuntime(t *testing.T) {
+	tests := []struct {
+		name       string
+		job        *trainer.TrainJob
+		kind, want string
+	}{
+		{"used as it is", trainJob(table), "ClusterTrainingRuntime", "torch-distributed"},
+		{"retargeted", edited(trainJob(table), annotated(wellknown.AnnotationRuntime, "a")), "ClusterTrainingRuntime", "a"},
+		{"retargeted, namespaced", edited(trainJob(table), annotated(wellknown.AnnotationRuntime, "TrainingRuntime/a")), "TrainingRuntime", "a"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if job := Read(tt.job, ""); job.OriginalKind != tt.kind || job.OriginalName != tt.want {
+				t.Errorf("%s/%s, want %s/%s", job.OriginalKind, job.OriginalName, tt.kind, tt.want)
+			}
+		})
+	}
 }

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inject
+package request
 
 import (
 	"crypto/sha256"
@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -56,26 +55,23 @@ var (
 	fluidMedia = []v1alpha1.FluidMedium{v1alpha1.FluidMemory, v1alpha1.FluidSSD, v1alpha1.FluidHDD}
 )
 
-// isFluid reports whether a TrainJob names files for Fluid.
-func isFluid(job *trainer.TrainJob) bool { return strings.HasPrefix(storageURI(job), fluidScheme) }
-
 // isFluidParameter reports whether a variable is read by a cache of files or its gate.
 func isFluidParameter(name string) bool {
-	return slices.Contains(fluidNames, name) || isGate(name) || name == "IDLE_TTL" || name == "CACHE_SCOPE" || name == statusName
+	return slices.Contains(fluidNames, name) || isGate(name) || name == "IDLE_TTL" || name == "CACHE_SCOPE" || name == StatusVariable
 }
 
-// fluid parses the request of a TrainJob that names files. Their cache is always one of the namespace, because its name must be known
+// files parses the request of a TrainJob that names files. Their cache is always one of the namespace, because its name must be known
 // when the TrainJob is admitted, also where the TrainJob's own name is generated.
-func (s *spec) fluid(job *trainer.TrainJob) (*Request, field.ErrorList) {
+func (s *spec) files() (*Request, field.ErrorList) {
 	for _, p := range s.given.sorted() {
 		if p.own && !isFluidParameter(p.name) && !isIgnored(p) {
 			s.refuse(p, "has no effect on files that Fluid caches: leave %s out, or name a table by %s", p.name, tableScheme)
 		}
 	}
-	cache := &v1alpha1.FluidCache{Mounts: []v1alpha1.FluidMount{s.mount(job)}, MountPath: s.mountPath()}
+	cache := &v1alpha1.FluidCache{Mounts: []v1alpha1.FluidMount{s.mount()}, MountPath: s.mountPath()}
 	cache.Runtime = s.fluidRuntime()
 	cache.WarmUp = s.warmUp(cache.Runtime.Kind)
-	cache.EncryptOptions = s.encryptOptions(job, cache)
+	cache.EncryptOptions = s.encryptOptions(cache)
 	s.gate()
 	idle := s.idleTTL()
 	name := s.cacheName()
@@ -92,10 +88,10 @@ func (s *spec) fluid(job *trainer.TrainJob) (*Request, field.ErrorList) {
 }
 
 // mount parses the location, and the folder below the mount path in which its files are found.
-func (s *spec) mount(job *trainer.TrainJob) v1alpha1.FluidMount {
-	location := strings.TrimPrefix(storageURI(job), fluidScheme)
+func (s *spec) mount() v1alpha1.FluidMount {
+	location := strings.TrimPrefix(s.job.uri, fluidScheme)
 	if !uriForm.MatchString(location) || strings.ContainsFunc(location, unreadable) || runes(location) > maxURI {
-		s.errs = append(s.errs, field.Invalid(uriPath, storageURI(job), fluidForm))
+		s.errs = append(s.errs, field.Invalid(uriPath, s.job.uri, fluidForm))
 	}
 	mount := v1alpha1.FluidMount{Name: "dataset", MountPoint: location, Path: "/", ReadOnly: new(true)}
 	if p, ok := s.lookup("SUB_DIR_NAME"); ok {
@@ -216,9 +212,9 @@ var s3Secret = [][2]string{{"aws.accessKeyId", "AWS_ACCESS_KEY_ID"}, {"aws.secre
 
 // encryptOptions parses the Secret with credentials. Fluid wants the name of every option and key, and nobody here can read the Secret:
 // only for S3 by Alluxio both are known.
-func (s *spec) encryptOptions(job *trainer.TrainJob, cache *v1alpha1.FluidCache) []v1alpha1.FluidEncryptOption {
-	name := credentialsSecret(job)
-	if ref := dataset(job).SecretRef; name == "" && ref == nil {
+func (s *spec) encryptOptions(cache *v1alpha1.FluidCache) []v1alpha1.FluidEncryptOption {
+	name := s.job.secret
+	if name == "" && s.job.OwnSecret == nil {
 		return nil
 	}
 	if wrong := badSecret(name); wrong != nil {

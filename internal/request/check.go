@@ -1,21 +1,20 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inject
+package request
 
 import (
 	"fmt"
 	"slices"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8slabels "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/reference"
-	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // MayUse reports whether TrainJobs of a namespace with the labels may use a DataCache: those of its own namespace, and those of the
@@ -42,7 +41,7 @@ func NeedsLabels(namespace string, cache *v1alpha1.DataCache) bool {
 // CheckName rejects a TrainJob with the name of a DataCache that is neither its own nor the first that it requests: its clients look up
 // their cache by the TrainJob's name and would find the wrong one. cache is the DataCache with the TrainJob's name and namespace, nil
 // if there is none.
-func CheckName(job *trainer.TrainJob, asked *Request, cache *v1alpha1.DataCache) field.ErrorList {
+func CheckName(job *Job, asked *Request, cache *v1alpha1.DataCache) field.ErrorList {
 	if cache == nil || asked.Cache.Fluid != nil && asked.Name == cache.Name {
 		return nil
 	}
@@ -84,28 +83,32 @@ func CheckReference(namespace string, labels map[string]string, key types.Namesp
 	return nil
 }
 
-// Use is a DataCache that a TrainJob names, and the Service at which the TrainJob's clients find it.
-type Use struct {
-	Reference
-	Service string
+// CheckCache rejects a TrainJob whose request can't be served by the DataCache of the name that it asks for, which may be nil.
+func CheckCache(asked *Request, cache *v1alpha1.DataCache) field.ErrorList {
+	if asked.Cache.Fluid == nil || cache == nil {
+		return nil
+	}
+	difference := FluidDifference(cache.Spec.Fluid, asked.Cache.Fluid)
+	if difference == "" {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(envPath, "CACHE_NAME="+asked.Name, fmt.Sprintf(
+		"there is a DataCache of this name whose %s: give CACHE_NAME another name, or ask for that one by %s%s", difference, referenceScheme, asked.Name))}
 }
 
-// Uses returns the DataCaches that a TrainJob names by datacache://, nil if it names none or its storageUri is invalid. The first one is
-// found at ServiceName; if there are several, each is also found by its name, so that one DataCache may be returned twice. Together with
-// the storageUri, the result never changes.
-func Uses(job *trainer.TrainJob) []Use {
-	if !isReference(job) {
-		return nil
+// Files returns the files that a valid request asks for, with the field that asks for them and its value; nil for a table. named is the
+// DataCache that exists by the name that the TrainJob gives, or nil.
+func (j *Job) Files(asked *Request, named *v1alpha1.DataCache) (at *field.Path, value string, files *v1alpha1.FluidCache) {
+	if files = asked.Cache.Fluid; files == nil && named != nil {
+		files = named.Spec.Fluid
 	}
-	references, _ := parseReferences(storageURI(job), job.Namespace)
-	if references == nil {
-		return nil
+	return uriPath, j.uri, files
+}
+
+// MountField is the field that says where files are mounted.
+func (j *Job) MountField() *field.Path {
+	if at := slices.IndexFunc(j.env, func(v corev1.EnvVar) bool { return v.Name == "MOUNT_PATH" && v.Value != "" }); at >= 0 {
+		return envPath.Index(at).Child("value")
 	}
-	uses := []Use{{references[0], wellknown.ServiceName(job.Name)}}
-	if len(references) > 1 {
-		for _, r := range references {
-			uses = append(uses, Use{r, reference.NamedService(job.Name, r.Name)})
-		}
-	}
-	return uses
+	return uriPath
 }

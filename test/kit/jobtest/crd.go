@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inject
+package jobtest
 
 import (
 	"fmt"
@@ -17,11 +17,12 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// crd is the DataCache's schema, reduced to its limits on lengths, numbers and patterns. The API server's own validation, which the
+// CRD is the DataCache's schema, reduced to its limits on lengths, numbers and patterns. The API server's own validation, which the
 // integration tests use, would make the fuzzed binary too large.
-type crd struct{ spec apiextensions.JSONSchemaProps }
+type CRD struct{ spec apiextensions.JSONSchemaProps }
 
-func dataCacheCRD(t testing.TB) *crd {
+// DataCacheCRD reads the schema, for a test of a package of the second level.
+func DataCacheCRD(t testing.TB) *CRD {
 	t.Helper()
 	text, err := os.ReadFile("../../manifests/base/crds/datacache.kubeflow.org_datacaches.yaml")
 	if err != nil {
@@ -35,11 +36,11 @@ func dataCacheCRD(t testing.TB) *crd {
 	if !ok {
 		t.Fatal("the CRD has no spec")
 	}
-	return &crd{spec}
+	return &CRD{spec}
 }
 
-// refusals returns the schema's objections to a spec.
-func (c *crd) refusals(t testing.TB, spec v1alpha1.DataCacheSpec) []string {
+// Refusals returns the schema's objections to a spec.
+func (c *CRD) Refusals(t testing.TB, spec v1alpha1.DataCacheSpec) []string {
 	t.Helper()
 	tree, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&spec)
 	if err != nil {
@@ -76,20 +77,7 @@ func check(at string, schema apiextensions.JSONSchemaProps, value any) []string 
 			wrong = append(wrong, check(fmt.Sprintf("%s[%d]", at, i), *schema.Items.Schema, item)...)
 		}
 	case string:
-		if outside(int64(utf8.RuneCountInString(value)), schema.MinLength, schema.MaxLength) {
-			refuse("%d characters", utf8.RuneCountInString(value))
-		}
-		patterns := []string{schema.Pattern}
-		for _, rule := range schema.XValidations {
-			if form := matchesRule.FindStringSubmatch(rule.Rule); form != nil {
-				patterns = append(patterns, form[1])
-			}
-		}
-		for _, pattern := range patterns {
-			if !regexp.MustCompile(pattern).MatchString(value) {
-				refuse("%q does not match %s", value, pattern)
-			}
-		}
+		wrong = checkText(at, schema, value)
 	case int64:
 		if schema.Minimum != nil && float64(value) < *schema.Minimum || schema.Maximum != nil && float64(value) > *schema.Maximum {
 			refuse("%d is out of range", value)
@@ -98,31 +86,25 @@ func check(at string, schema apiextensions.JSONSchemaProps, value any) []string 
 	return wrong
 }
 
-func outside(n int64, least, most *int64) bool {
-	return least != nil && n < *least || most != nil && n > *most
+func checkText(at string, schema apiextensions.JSONSchemaProps, text string) []string {
+	var wrong []string
+	if length := utf8.RuneCountInString(text); outside(int64(length), schema.MinLength, schema.MaxLength) {
+		wrong = append(wrong, fmt.Sprintf("%s: %d characters", at, length))
+	}
+	patterns := []string{schema.Pattern}
+	for _, rule := range schema.XValidations {
+		if form := matchesRule.FindStringSubmatch(rule.Rule); form != nil {
+			patterns = append(patterns, form[1])
+		}
+	}
+	for _, pattern := range patterns {
+		if !regexp.MustCompile(pattern).MatchString(text) {
+			wrong = append(wrong, fmt.Sprintf("%s: %q does not match %s", at, text, pattern))
+		}
+	}
+	return wrong
 }
 
-// TestSchemaIsNotBlind checks that refusals detects specs that the API rejects.
-func TestSchemaIsNotBlind(t *testing.T) {
-	good := func() *v1alpha1.ArrowCache { return plain(nil).Cache.Arrow }
-	api := dataCacheCRD(t)
-	if refused := api.refusals(t, v1alpha1.DataCacheSpec{Arrow: good()}); len(refused) > 0 {
-		t.Fatal(refused)
-	}
-	for name, spoil := range map[string]func(*v1alpha1.ArrowCache){
-		"table":       func(a *v1alpha1.ArrowCache) { a.Table = "a/b" },
-		"metadata":    func(a *v1alpha1.ArrowCache) { a.MetadataLocation = new("x") },
-		"data nodes":  func(a *v1alpha1.ArrowCache) { a.DataNodes = 1001 },
-		"columns":     func(a *v1alpha1.ArrowCache) { a.Columns = []string{""} },
-		"filter":      func(a *v1alpha1.ArrowCache) { a.Filter = new("") },
-		"environment": func(a *v1alpha1.ArrowCache) { a.Env = []v1alpha1.StoreVariable{{Name: "PATH"}} },
-	} {
-		t.Run(name, func(t *testing.T) {
-			arrow := good()
-			spoil(arrow)
-			if len(api.refusals(t, v1alpha1.DataCacheSpec{Arrow: arrow})) == 0 {
-				t.Error("not refused")
-			}
-		})
-	}
+func outside(n int64, least, most *int64) bool {
+	return least != nil && n < *least || most != nil && n > *most
 }

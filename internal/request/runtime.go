@@ -1,12 +1,11 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inject
+package request
 
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -15,15 +14,6 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/wellknown"
-)
-
-// Names defined by Trainer (kubeflow/trainer v2.3.0 pkg/constants/constants.go and pkg/runtime/framework/plugins/jobset/constants).
-const (
-	modelStep      = "model-initializer"
-	ancestorLabel  = "trainer.kubeflow.org/trainjob-ancestor-step"
-	stepVolume     = "initializer"
-	trainerGroup   = "trainer.kubeflow.org"
-	clusterRuntime = "ClusterTrainingRuntime"
 )
 
 // Runtime is a TrainingRuntime or a ClusterTrainingRuntime. This package never modifies its Spec or Labels.
@@ -35,50 +25,37 @@ type Runtime struct {
 
 // Cluster returns the Runtime of a ClusterTrainingRuntime; both share their spec and labels.
 func Cluster(r *trainer.ClusterTrainingRuntime) *Runtime {
-	return &Runtime{Kind: clusterRuntime, Name: r.Name, Labels: r.Labels, Spec: &r.Spec}
+	return &Runtime{Kind: trainer.ClusterTrainingRuntimeKind, Name: r.Name, Labels: r.Labels, Spec: &r.Spec}
 }
 
 // Namespaced returns the Runtime of a TrainingRuntime; both share their spec and labels.
 func Namespaced(r *trainer.TrainingRuntime) *Runtime {
-	return &Runtime{Kind: "TrainingRuntime", Name: r.Name, Labels: r.Labels, Spec: &r.Spec}
+	return &Runtime{Kind: trainer.TrainingRuntimeKind, Name: r.Name, Labels: r.Labels, Spec: &r.Spec}
 }
 
-// RuntimeRef returns the runtime that a TrainJob names, with the API server's defaults, or DefaultRuntime if it names none. This is
-// the runtime that Mutate expects.
-func RuntimeRef(job *trainer.TrainJob) trainer.RuntimeRef {
-	ref := job.Spec.RuntimeRef
+// RuntimeRef completes a TrainJob's reference to its runtime by the API server's defaults; it is to wellknown.DefaultRuntime if it has no
+// name.
+func RuntimeRef(ref trainer.RuntimeRef) trainer.RuntimeRef {
 	if ref.Name == "" {
 		ref.Name = wellknown.DefaultRuntime
 	}
 	if ptr.Deref(ref.APIGroup, "") == "" {
-		ref.APIGroup = new(trainerGroup)
+		ref.APIGroup = new(trainer.GroupVersion.Group)
 	}
 	if ptr.Deref(ref.Kind, "") == "" {
-		ref.Kind = new(clusterRuntime)
+		ref.Kind = new(trainer.ClusterTrainingRuntimeKind)
 	}
 	return ref
 }
 
-// describe formats a reference to a runtime for AnnotationRuntime.
-func describe(ref trainer.RuntimeRef) string {
-	if *ref.Kind == clusterRuntime {
-		return ref.Name
+// HasGate reports whether a runtime's step dataset-initializer is our gate, so that TrainJobs can use the runtime directly.
+func HasGate(labels map[string]string, spec *trainer.TrainingRuntimeSpec) bool {
+	if labels[wellknown.LabelGate] != "true" {
+		return false
 	}
-	return *ref.Kind + "/" + ref.Name
-}
-
-// OriginalRuntime is the kind and name of the runtime that a TrainJob named before admission: AnnotationRuntime if that is set,
-// otherwise the one that it names.
-func OriginalRuntime(job *trainer.TrainJob) (kind, name string) {
-	ref := RuntimeRef(job)
-	before := job.Annotations[wellknown.AnnotationRuntime]
-	if before == "" {
-		return *ref.Kind, ref.Name
-	}
-	if kind, name, ok := strings.Cut(before, "/"); ok {
-		return kind, name
-	}
-	return clusterRuntime, before
+	return slices.ContainsFunc(spec.Template.Spec.ReplicatedJobs, func(job jobset.ReplicatedJob) bool {
+		return job.Name == wellknown.StepName && Container(&job, wellknown.StepName) != nil
+	})
 }
 
 // Step is the configuration for caches in a runtime's step dataset-initializer. The zero value configures nothing.
@@ -97,7 +74,7 @@ func StepOf(rt *Runtime) Step {
 	if rt == nil {
 		return Step{}
 	}
-	step := stepOf(rt.Spec)
+	step := SpecStep(rt.Spec)
 	at := slices.IndexFunc(step.Env, func(v corev1.EnvVar) bool { return v.Name == imageName })
 	if at >= 0 && HasGate(rt.Labels, rt.Spec) {
 		step.Image = step.Env[at].Value
@@ -123,13 +100,14 @@ func (s Step) template(container string) *v1alpha1.PodTemplate {
 	return &v1alpha1.PodTemplate{Spec: pod}
 }
 
-func stepOf(spec *trainer.TrainingRuntimeSpec) Step {
+// SpecStep returns the step of a runtime by its spec alone: without the image.
+func SpecStep(spec *trainer.TrainingRuntimeSpec) Step {
 	for i := range spec.Template.Spec.ReplicatedJobs {
 		job := &spec.Template.Spec.ReplicatedJobs[i]
 		if job.Name != wellknown.StepName {
 			continue
 		}
-		if c := container(job, wellknown.StepName); c != nil {
+		if c := Container(job, wellknown.StepName); c != nil {
 			pod := &job.Template.Spec.Template.Spec
 			return Step{Env: c.Env, NodeSelector: pod.NodeSelector, Tolerations: pod.Tolerations}
 		}
@@ -137,8 +115,8 @@ func stepOf(spec *trainer.TrainingRuntimeSpec) Step {
 	return Step{}
 }
 
-// container returns a container of a job's pods by name, or nil.
-func container(job *jobset.ReplicatedJob, name string) *corev1.Container {
+// Container returns a container of a job's pods by name, or nil.
+func Container(job *jobset.ReplicatedJob, name string) *corev1.Container {
 	containers := job.Template.Spec.Template.Spec.Containers
 	for i := range containers {
 		if containers[i].Name == name {

@@ -1,10 +1,9 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inject
+package request
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,16 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/wellknown"
-	"github.com/kubeflow/datacache/test/kit/stocktest"
+	"github.com/kubeflow/datacache/test/kit/jobtest"
 )
-
-const files = "fluid+s3://bucket/imagenet"
-
-var withStatus = Settings{StatusURL: "http://datacache-status.datacache-system.svc", Now: admitted.Now}
 
 // alluxio is what files asks for with a quota of 4Gi.
 func alluxio(edits ...func(*v1alpha1.FluidCache)) *v1alpha1.FluidCache {
@@ -81,10 +75,10 @@ func TestFluidRequests(t *testing.T) {
 			}), idle: time.Hour,
 		},
 	}
-	api := dataCacheCRD(t)
+	api := jobtest.DataCacheCRD(t)
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, errs := Parse(tt.job, Step{Env: variables(tt.defaults...)})
+			got, errs := parse(tt.job, Step{Env: variables(tt.defaults...)})
 			if len(errs) > 0 {
 				t.Fatal(errs)
 			}
@@ -97,7 +91,7 @@ func TestFluidRequests(t *testing.T) {
 			if tt.name == "" && !strings.HasPrefix(got.Name, "shared-") || tt.name != "" && got.Name != tt.name {
 				t.Errorf("the name is %q, want %q", got.Name, tt.name)
 			}
-			if refused := api.refusals(t, got.Cache); len(refused) > 0 {
+			if refused := api.Refusals(t, got.Cache); len(refused) > 0 {
 				t.Errorf("the API refuses it: %v", refused)
 			}
 		})
@@ -137,7 +131,7 @@ func TestFluidRefusals(t *testing.T) {
 		"keys of gs":             {edited(trainJob("fluid+gs://bucket/folder", quota), secret), []string{"secretRef", "keys", "encryptOptions", "datacache://"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, errs := Parse(tt.job, Step{})
+			_, errs := parse(tt.job, Step{})
 			expect(t, errs, tt.want)
 		})
 	}
@@ -146,7 +140,7 @@ func TestFluidRefusals(t *testing.T) {
 // TestFluidNames checks that the derived name is that of the files and of how they are cached, and not of where they are mounted.
 func TestFluidNames(t *testing.T) {
 	name := func(env ...string) string {
-		request, errs := Parse(trainJob(files, append([]string{"CACHE_QUOTA=4Gi"}, env...)...), Step{})
+		request, errs := parse(trainJob(files, append([]string{"CACHE_QUOTA=4Gi"}, env...)...), Step{})
 		if len(errs) > 0 {
 			t.Fatal(errs)
 		}
@@ -185,115 +179,14 @@ func TestFluidDifference(t *testing.T) {
 	}
 }
 
-// TestFluidTrainJobs compares what admission makes of TrainJobs that name files with golden files.
-func TestFluidTrainJobs(t *testing.T) {
-	byHand := &v1alpha1.DataCache{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "pictures"},
-		Spec:       v1alpha1.DataCacheSpec{Fluid: alluxio(func(c *v1alpha1.FluidCache) { c.MountPath = "/pictures" })},
-	}
-	for name, tt := range map[string]struct {
-		job      *trainer.TrainJob
-		rt       *Runtime
-		settings func(*Settings)
-	}{
-		"uri":       {job: trainJob(files, "CACHE_QUOTA=4Gi", "MOUNT_PATH=/data"), rt: many(t)},
-		"generated": {job: edited(trainJob(files, "CACHE_QUOTA=4Gi", "CACHE_NAME=pictures"), unnamed), rt: stock(t, "torch-distributed"), settings: func(s *Settings) { s.Namespace = "team-b" }},
-		"reference": {job: trainJob("datacache://pictures"), rt: stock(t, "deepspeed-distributed"), settings: func(s *Settings) { s.Cache = byHand }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			settings := withStatus
-			if tt.settings != nil {
-				tt.settings(&settings)
-			}
-			if errs := Mutate(tt.job, nil, tt.rt, settings); len(errs) > 0 {
-				t.Fatal(errs)
-			}
-			golden(t, filepath.Join("testdata", "fluid", name+".yaml"), header, tt.job)
-			again := tt.job.DeepCopy()
-			if errs := Mutate(again, nil, twin(t, tt.rt), settings); len(errs) > 0 {
-				t.Fatal(errs)
-			}
-			if diff := cmp.Diff(tt.job, again); diff != "" {
-				t.Errorf("a second admission changes it:\n%s", diff)
-			}
-		})
-	}
-}
-
-func unnamed(job *trainer.TrainJob) { job.GenerateName, job.Name, job.Namespace = "train-", "", "" }
-
-// many is a runtime with init containers, sidecars and a second job.
-func many(t *testing.T) *Runtime {
-	t.Helper()
-	runtime := stock(t, "torch-distributed")
-	runtime = &Runtime{Kind: runtime.Kind, Name: runtime.Name, Labels: runtime.Labels, Spec: runtime.Spec.DeepCopy()}
-	jobs := &runtime.Spec.Template.Spec.ReplicatedJobs
-	node := &(*jobs)[0].Template.Spec.Template.Spec
-	node.InitContainers = []corev1.Container{{Name: "prepare", Image: "busybox"}}
-	node.Containers = append(node.Containers, corev1.Container{Name: "metrics", Image: "busybox"})
-	other := jobset.ReplicatedJob{Name: "observer"}
-	other.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: "observer", Image: "busybox"}}
-	*jobs = append(*jobs, other)
-	return runtime
-}
-
-// TestFluidUpdatesAreRestored checks that a client which writes back the TrainJob as it created it does not take the files away.
-func TestFluidUpdatesAreRestored(t *testing.T) {
-	written := trainJob(files, "CACHE_QUOTA=4Gi")
-	old := written.DeepCopy()
-	if errs := Mutate(old, nil, stock(t, "torch-distributed"), withStatus); len(errs) > 0 {
-		t.Fatal(errs)
-	}
-	if errs := Mutate(written, old, nil, withStatus); len(errs) > 0 {
-		t.Fatal(errs)
-	}
-	if diff := cmp.Diff(old, written); diff != "" {
-		t.Errorf("the update changes it (-old +new):\n%s", diff)
-	}
-}
-
 func TestFluidChecks(t *testing.T) {
-	runtime := many(t)
-	containers := runtime.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers
-	containers[1].VolumeMounts = []corev1.VolumeMount{{Name: "scratch", MountPath: "/data/"}}
 	job := trainJob(files, "CACHE_QUOTA=4Gi", "MOUNT_PATH=/data")
-	expect(t, CheckMount(job, runtime, "/data"), []string{"env[1].value", `"/data"`, "scratch", "metrics", "MOUNT_PATH"})
-	expect(t, CheckMount(job, runtime, "/other"))
-	runtime.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Volumes = []corev1.Volume{{Name: "datacache"}}
-	expect(t, CheckMount(job, runtime, "/other"), []string{"volume named datacache"})
-
-	asked, errs := Parse(trainJob(files, "CACHE_QUOTA=4Gi", "CACHE_NAME=train"), Step{})
+	asked, errs := parse(trainJob(files, "CACHE_QUOTA=4Gi", "CACHE_NAME=train"), Step{})
 	expect(t, errs)
 	have := &v1alpha1.DataCache{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train"}, Spec: v1alpha1.DataCacheSpec{Fluid: alluxio()}}
 	expect(t, CheckCache(asked, have))
-	expect(t, CheckName(job, asked, have))
+	expect(t, CheckName(Read(job, job.Namespace), asked, have))
 	have.Spec.Fluid.Runtime.Kind = v1alpha1.FluidJindo
 	expect(t, CheckCache(asked, have), []string{"CACHE_NAME=train", `spec.fluid.runtime.kind is "Jindo"`, "datacache://train"})
 	expect(t, CheckReference("team-b", nil, types.NamespacedName{Namespace: "team-a", Name: "train"}, true, have), []string{"team-a/train", "team-b"})
-}
-
-// TestFluidStockRuntimes checks that the files reach every container of every stock runtime that has a twin.
-func TestFluidStockRuntimes(t *testing.T) {
-	for _, source := range stocktest.Runtimes(t) {
-		rt := Cluster(source)
-		if _, err := Twin(rt.Spec, Gate{}); err != nil {
-			continue
-		}
-		job := trainJob(files, "CACHE_QUOTA=4Gi")
-		if errs := Mutate(job, nil, rt, withStatus); len(errs) > 0 {
-			t.Fatalf("%s: %v", source.Name, errs)
-		}
-		patched := map[string]int{}
-		for _, each := range job.Spec.RuntimePatches[0].TrainingRuntimeSpec.Template.Spec.ReplicatedJobs {
-			pod := each.Template.Spec.Template.Spec
-			patched[each.Name] = len(pod.Containers) + len(pod.InitContainers)
-		}
-		for i := range rt.Spec.Template.Spec.ReplicatedJobs {
-			each := &rt.Spec.Template.Spec.ReplicatedJobs[i]
-			pod := &each.Template.Spec.Template.Spec
-			if want := len(pod.Containers) + len(pod.InitContainers); !isInitializer(each) && patched[each.Name] != want {
-				t.Errorf("%s: %d containers of %s mount the files, want %d", source.Name, patched[each.Name], each.Name, want)
-			}
-		}
-	}
 }

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inject
+package request
 
 import (
 	"cmp"
@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -73,14 +72,14 @@ func (s *spec) resources(cpu, memory string) corev1.ResourceRequirements {
 }
 
 // access parses how the cache's pods authenticate to the object store; nil credentials mean none.
-func (s *spec) access(job *trainer.TrainJob, arrow *v1alpha1.ArrowCache) (credentials *v1alpha1.Credentials) {
+func (s *spec) access(arrow *v1alpha1.ArrowCache) (credentials *v1alpha1.Credentials) {
 	if p, ok := s.lookup("IAM_ROLE"); ok {
 		arrow.ServiceAccount.Annotations = accountAnnotations(p.value)
 	}
-	if ref := dataset(job).SecretRef; ref != nil && ref.Name == "" {
+	if ref := s.job.OwnSecret; ref != nil && ref.Name == "" {
 		s.errs = append(s.errs, field.Required(secretPath.Child("name"), "must name a Secret of the TrainJob's namespace: set it, or leave secretRef out"))
 	}
-	if name := credentialsSecret(job); name != "" {
+	if name := s.job.secret; name != "" {
 		if wrong := badSecret(name); wrong != nil {
 			s.errs = append(s.errs, wrong)
 		}

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inject
+package request
 
 import (
 	"encoding/json"
@@ -15,7 +15,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
@@ -37,8 +37,9 @@ var (
 	catalogForm = regexp.MustCompile(`^https?://.+$`)
 )
 
-// spec converts parameters to a DataCache's spec and collects errors. The zero value has no parameters.
+// spec converts parameters to a DataCache's spec and collects errors.
 type spec struct {
+	job   *Job
 	given parameters
 	errs  field.ErrorList
 }
@@ -53,10 +54,36 @@ func (s *spec) refuse(p parameter, format string, args ...any) {
 	s.errs = append(s.errs, p.invalid(format, args...))
 }
 
+// arrow parses the request of a TrainJob that names a table, or whose runtime does.
+func (s *spec) arrow(step Step) (*Request, field.ErrorList) {
+	s.refuseFluid()
+	arrow := v1alpha1.ArrowCache{Table: s.table(), Replicas: 1}
+	s.source(&arrow)
+	s.selection(&arrow)
+	s.size(&arrow)
+	credentials := s.access(&arrow)
+	arrow.Readiness = s.readiness()
+	s.gate()
+	shared, idle := s.lifetime()
+	grace := s.suspendGrace()
+	if len(s.errs) > 0 {
+		return nil, s.errs
+	}
+	arrow.Head.Template, arrow.DataNode.Template = step.template(headContainer), step.template(nodeContainer)
+	request := &Request{Cache: v1alpha1.DataCacheSpec{Arrow: &arrow, Credentials: credentials}, Shared: shared}
+	request.Cache.Retention.SuspendGrace = grace
+	if shared {
+		request.Cache.Retention.IdleTTL = &metav1.Duration{Duration: idle}
+		request.Cache.Retention.DeleteAfterIdle = &metav1.Duration{Duration: max(idle, deleteAfterIdle)}
+		request.Name = sharedName(&arrow)
+	}
+	return request, nil
+}
+
 // table parses the table's name from the URI, with its query, or in the KEP's form from two variables.
-func (s *spec) table(job *trainer.TrainJob) string {
+func (s *spec) table() string {
 	schema, table := s.given["SCHEMA_NAME"], s.given["TABLE_NAME"]
-	uri := storageURI(job)
+	uri := s.job.uri
 	if uri == "" {
 		return s.tableOfVariables(schema, table)
 	}

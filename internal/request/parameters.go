@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inject
+package request
 
 import (
 	"fmt"
@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -43,8 +42,12 @@ var platformNames = map[string]string{
 	"TRAIN_JOB_NAME": "the runtime sets it to the TrainJob's own name",
 }
 
-// isParameter reports whether a cache or its gate reads a variable.
-func isParameter(name string) bool {
+// StatusVariable is the variable by which the gate learns where it can ask for the state of a cache without a head
+// (cacheserver initializer --status). Only admission sets it.
+const StatusVariable = "CACHE_STATUS"
+
+// IsParameter reports whether a cache or its gate reads a variable.
+func IsParameter(name string) bool {
 	return slices.Contains(parameterNames, name) || slices.Contains(fluidNames, name) || slices.Contains(gateNames, name) || storeName.MatchString(name)
 }
 
@@ -78,12 +81,12 @@ func (p parameter) invalid(format string, args ...any) *field.Error {
 type parameters map[string]parameter
 
 // gather collects a TrainJob's variables and, for those that are missing or empty, its runtime's.
-func gather(job *trainer.TrainJob, defaults []corev1.EnvVar) (parameters, field.ErrorList) {
+func gather(j *Job, defaults []corev1.EnvVar) *spec {
 	given := parameters{}
-	errs := given.addOwn(dataset(job).Env)
+	errs := given.addOwn(j.env)
 	own := maps.Clone(given)
 	for _, v := range defaults {
-		if _, overridden := own[v.Name]; overridden || !isParameter(v.Name) {
+		if _, overridden := own[v.Name]; overridden || !IsParameter(v.Name) {
 			continue
 		}
 		if v.ValueFrom != nil {
@@ -95,7 +98,7 @@ func gather(job *trainer.TrainJob, defaults []corev1.EnvVar) (parameters, field.
 			given[v.Name] = parameter{name: v.Name, value: v.Value, path: runtimePath, whose: "from the runtime's step " + wellknown.StepName + ": "}
 		}
 	}
-	return given, errs
+	return &spec{job: j, given: given, errs: errs}
 }
 
 // addOwn adds the TrainJob's variables.
@@ -108,7 +111,7 @@ func (g parameters) addOwn(env []corev1.EnvVar) field.ErrorList {
 		switch {
 		case platform:
 			errs = append(errs, field.Forbidden(at.Child("name"), fmt.Sprintf("%s can't be set by a TrainJob: %s; leave it out", v.Name, reason)))
-		case v.Name != statusName && !isParameter(v.Name):
+		case v.Name != StatusVariable && !IsParameter(v.Name):
 			errs = append(errs, field.Invalid(at.Child("name"), v.Name, "is no parameter of a cache; those are "+
 				strings.Join(slices.Concat(parameterNames, gateNames, fluidNames), ", ")+
 				" and what begins with AWS_, AZURE_, GCS_, GOOGLE_ or S3_; variables for training go into spec.trainer.env"))
@@ -155,7 +158,7 @@ func (g parameters) addQuery(query map[string][]string) field.ErrorList {
 // refuseFluid rejects the variables of a TrainJob that only a cache of files reads. A runtime may set them for other TrainJobs.
 func (s *spec) refuseFluid() {
 	for _, p := range s.given.sorted() {
-		if p.own && (slices.Contains(fluidNames, p.name) || p.name == statusName) {
+		if p.own && (slices.Contains(fluidNames, p.name) || p.name == StatusVariable) {
 			s.refuse(p, "has no effect on a cache of a table: leave %s out, or name files by %ss3://bucket/folder", p.name, fluidScheme)
 		}
 	}

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inject
+package request
 
 import (
 	"crypto/sha256"
@@ -120,7 +120,7 @@ func TestCheckName(t *testing.T) {
 		"the second that it asks for": {Request{References: references("other", "reviews")}, dataCache("reviews", nil), true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if errs := CheckName(job, &c.asked, c.cache); len(errs) > 0 != c.refused {
+			if errs := CheckName(Read(job, job.Namespace), &c.asked, c.cache); len(errs) > 0 != c.refused {
 				t.Errorf("refused with %v, want refused = %v", errs, c.refused)
 			}
 		})
@@ -147,7 +147,7 @@ func numbered(n int) []string {
 
 // TestUses checks at which Services the caches of a TrainJob are found, each at a name that is valid for the longest TrainJob's.
 func TestUses(t *testing.T) {
-	longest := strings.Repeat("j", maxJobName)
+	longest := strings.Repeat("j", 33) // as package inject allows
 	for uri, want := range map[string][]string{
 		table:                        nil,
 		"datacache://no_name":        nil,
@@ -158,7 +158,7 @@ func TestUses(t *testing.T) {
 	} {
 		job := trainJob(uri)
 		job.Name = longest
-		uses := Uses(job)
+		uses := Read(job, job.Namespace).Uses()
 		if len(uses) != len(want) {
 			t.Fatalf("%s: there are %d uses, want %d: %v", uri, len(uses), len(want), uses)
 		}

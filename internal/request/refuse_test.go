@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inject
+package request
 
 import (
 	"fmt"
@@ -10,6 +10,8 @@ import (
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubeflow/datacache/test/kit/jobtest"
 )
 
 const (
@@ -118,7 +120,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			request, errs := Parse(tt.job, Step{})
+			request, errs := parse(tt.job, Step{})
 			if request != nil {
 				t.Errorf("request %+v with errors", request)
 			}
@@ -146,7 +148,7 @@ func manyVariables(count int) []string {
 // TestParseRefusesDefaults checks that errors in the platform's defaults refer to the runtime.
 func TestParseRefusesDefaults(t *testing.T) {
 	pointer := corev1.EnvVar{Name: "AWS_SECRET_ACCESS_KEY", ValueFrom: &corev1.EnvVarSource{}}
-	_, errs := Parse(trainJob(table, location), Step{Env: append(variables("CLUSTER_SIZE=2.5"), pointer)})
+	_, errs := parse(trainJob(table, location), Step{Env: append(variables("CLUSTER_SIZE=2.5"), pointer)})
 	expect(t, errs,
 		[]string{"spec.runtimeRef: Invalid value: ", "AWS_SECRET_ACCESS_KEY", "valueFrom", "secretRef"},
 		[]string{"spec.runtimeRef: Invalid value: ", `"CLUSTER_SIZE=2.5"`, "the runtime's step dataset-initializer", "integer from 2"})
@@ -154,7 +156,7 @@ func TestParseRefusesDefaults(t *testing.T) {
 
 // TestParseTellsAll checks that all errors are reported together.
 func TestParseTellsAll(t *testing.T) {
-	_, errs := Parse(trainJob("cache://s", "CLUSTER_SIZE=1", "HEAD_MEM=2 Gb", "FILTER=a >", "CACHE_IMAGE=x"), Step{})
+	_, errs := parse(trainJob("cache://s", "CLUSTER_SIZE=1", "HEAD_MEM=2 Gb", "FILTER=a >", "CACHE_IMAGE=x"), Step{})
 	expect(t, errs,
 		[]string{"env[3].name", "CACHE_IMAGE"}, []string{atURI}, []string{"METADATA_LOC"}, []string{"env[2].value"}, []string{"env[0].value"}, []string{"env[1].value"})
 }
@@ -169,16 +171,16 @@ func FuzzParse(f *testing.F) {
 	} {
 		f.Add(seed.uri, seed.env)
 	}
-	api := dataCacheCRD(f)
+	api := jobtest.DataCacheCRD(f)
 	f.Fuzz(func(t *testing.T, uri, env string) {
-		request, errs := Parse(trainJob(uri, strings.Split(env, "\n")...), Step{})
+		request, errs := parse(trainJob(uri, strings.Split(env, "\n")...), Step{})
 		if (request == nil) != (len(errs) > 0) {
 			t.Fatalf("request %v, errors %v", request, errs)
 		}
 		if request == nil || request.References != nil {
 			return
 		}
-		if refused := api.refusals(t, request.Cache); len(refused) > 0 {
+		if refused := api.Refusals(t, request.Cache); len(refused) > 0 {
 			t.Fatalf("accepted, but the API refuses it: %v", refused)
 		}
 	})
