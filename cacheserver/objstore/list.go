@@ -142,10 +142,12 @@ func (s *Store) listRemote(ctx context.Context, folder string, loc location, yie
 		err := s.retry(ctx, folder, func(ctx context.Context) error {
 			return s.request(ctx, func(ctx context.Context, _ func(int)) (err error) {
 				p, err = b.list(ctx, prefix, token)
-				s.stats.requests.Add(1)
 				return err
 			})
 		})
+		if errors.Is(err, fs.ErrPermission) {
+			err = fmt.Errorf("%w; to list a folder they must also allow s3:ListBucket, storage.objects.list or the like on %s", err, loc.bucket)
+		}
 		if err != nil {
 			return err
 		}

@@ -7,11 +7,14 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
+import folders
 import pyarrow as pa
+import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
-from canon import difference, rows_of
+from canon import difference, row_digests, rows_of
 from client import Client
 from filters import FILTERS
 from lake import Lake, Made, Selection
@@ -52,6 +55,24 @@ def test_a_filter_and_a_projection(bucket: Lake, caches: Caches, connect: Connec
     got = connect(caches.of(made, selection)).table()
     want = made.scan(columns=("id", "name"), where=FILTERS[13].expression)
     assert difference(rows_of(got), rows_of(want)) == ""
+
+
+@pytest.mark.parametrize("name", ["names_in_byte_order", "left_out", "by_day"])
+def test_a_folder_of_files(
+    name: str, bucket: Lake, tmp_path: Path, private: Callable[..., Cache], connect: Connect
+) -> None:
+    folders.FOLDERS[name](tmp_path)
+    given = bucket.properties
+    store = pyarrow.fs.S3FileSystem(
+        access_key=given["s3.access-key-id"], secret_key=given["s3.secret-access-key"], region=given["s3.region"],
+        endpoint_override=given["s3.endpoint"],
+    )  # fmt: skip
+    pyarrow.fs.copy_files(str(tmp_path), f"{BUCKET}/folders/{name}", destination_filesystem=store)
+    cache = private(["--files", f"s3://{BUCKET}/folders/{name}"], mode="cluster", env=s3_environment(given))
+    cache.wait("Ready")
+    got, want = connect(cache).table(), folders.scan(tmp_path)
+    assert got.column_names == want.column_names
+    assert row_digests(got) == row_digests(want)
 
 
 def test_other_names_of_s3(bucket: Lake, private: Callable[..., Cache], connect: Connect) -> None:
