@@ -20,6 +20,7 @@ func localCommand(env command.Env) *cobra.Command {
 		serve serveFlags
 		data  dataFlags
 		cfg   local.Config
+		held  string
 	)
 	cmd := &cobra.Command{
 		Use:   "local",
@@ -52,7 +53,7 @@ It ends with code 3 if the table can't be loaded, and with code 1 if an argument
 			if err != nil {
 				return err
 			}
-			return runLocal(cmd.Context(), cache, &serve)
+			return runLocal(cmd.Context(), cache, &serve, held)
 		},
 	}
 	flags := cmd.Flags()
@@ -62,13 +63,26 @@ It ends with code 3 if the table can't be loaded, and with code 1 if an argument
 	flags.IntVar(&cfg.Nodes, "nodes", 1, "data nodes")
 	registerComparisons(flags, &cfg.FilterComparisons)
 	flags.DurationVar(&cfg.LoadTimeout, "load-timeout", 0, "fail a first load that store or catalog have kept from any progress for this long (default 1m)")
+	flags.StringVar(&held, "while-held", "", "serve while another process holds a lock (flock) on this file, to which the addresses are written at the start")
 	return cmd
 }
 
-// runLocal serves until ctx ends, or until the cache fails.
-func runLocal(ctx context.Context, cache *local.Cache, serve *serveFlags) error {
+// runLocal serves until ctx ends, the cache fails or, if held is not empty, no other process holds a lock on that file.
+func runLocal(ctx context.Context, cache *local.Cache, serve *serveFlags, held string) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	if held != "" {
+		users, err := openHolders(held, serve.addresses())
+		if err != nil {
+			return err
+		}
+		go func() {
+			if err := users.wait(); err != nil {
+				serve.Log.Error("nothing is served: the file of --while-held can't be locked", "file", held, "reason", err)
+			}
+			stop(nil)
+		}()
+	}
 	go follow(ctx, cache.Head(), serve.Log, serve.announce, func(reason string) { stop(&wait.FailedError{Reason: reason}) })
 	err := cache.Start(ctx)
 	if failed := new(wait.FailedError); errors.As(context.Cause(ctx), &failed) {

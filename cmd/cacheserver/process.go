@@ -67,10 +67,13 @@ func (f *serveFlags) count() {
 }
 
 // announce prints the line that scripts wait for.
-func (f *serveFlags) announce() {
-	line := fmt.Sprintf("ready %s://%s", f.TLS.Scheme(), ops.Reachable(f.Flight.Addr()))
+func (f *serveFlags) announce() { fmt.Println("ready " + f.addresses()) }
+
+// addresses returns the URLs of Arrow Flight and, if it is served, of HTTP.
+func (f *serveFlags) addresses() string {
+	line := fmt.Sprintf("%s://%s", f.TLS.Scheme(), ops.Reachable(f.Flight.Addr()))
 	if f.HTTP != nil {
 		line += " http://" + ops.Reachable(f.HTTP.Addr())
 	}
-	fmt.Println(line)
+	return line
 }

@@ -5,18 +5,19 @@
     make build training-venv
     PYTHONPATH=python/src $(make -s print-TRAINING) python/examples/reviews.py
 
-Cells 1 and 2 make what a cluster has already: an Iceberg table, and a cache that serves it. There the same train()
+Cells 1 and 3 make what a cluster has already: an Iceberg table, and a cache that serves it. There the same train()
 runs on every node of a TrainJob, and finds its cache by itself: see the last cell, and docs/use.md.
 """
 
 # %% 1. A table of reviews: real Iceberg, written by pyiceberg. On a cluster it is in your object store.
 import argparse
 import random
-import subprocess
 import tempfile
 from pathlib import Path
 
 import pyarrow as pa
+
+from kubeflow_datacache import DataCache
 
 GOOD = ["great", "lovely", "warm", "funny", "moving", "bright", "tender", "clever", "charming", "superb"]
 BAD = ["dull", "cold", "boring", "broken", "noisy", "cheap", "stale", "clumsy", "awful", "tiresome"]
@@ -66,19 +67,7 @@ def write_table(folder: Path, rows: int) -> str:
     return table.metadata_location
 
 
-# %% 2. A cache on this machine. On a cluster, datacache starts one for the TrainJob.
-def start_cache(binary: Path, metadata: str) -> tuple[subprocess.Popen[str], str]:
-    """Start `cacheserver local` and return it with its endpoint."""
-    command = [binary, "local", "--metadata", metadata, "--nodes", "2", "--listen", "127.0.0.1:0", "--http", ""]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    words = server.stdout.readline().split()  # "ready grpc://127.0.0.1:40123", once every row is in memory
-    if not words:
-        raise SystemExit(f"the cache ended with {server.wait()}: its reason is above")
-    return server, words[1]
-
-
-# %% 3. The training function, which a TrainJob runs on every node. It imports all it needs: its source is sent alone.
+# %% 2. The training function, which a TrainJob runs on every node. It imports all it needs: its source is sent alone.
 def train(endpoint: str | None = None, epochs: int = 2, batch: int = 64, steps: int | None = None) -> float:
     """Train on the cache's reviews; return rank 0's accuracy in the last epoch. steps bounds an epoch."""
     import itertools
@@ -152,7 +141,7 @@ def train(endpoint: str | None = None, epochs: int = 2, batch: int = 64, steps: 
     return accuracy
 
 
-# %% 4. Here and now.
+# %% 3. Here and now, from a cache on this machine. On a cluster, datacache starts one for the TrainJob.
 def main() -> None:
     """Create the table, serve it, and train on it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -162,20 +151,18 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=12_000)
     parser.add_argument("--epochs", type=int, default=2)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        server, endpoint = start_cache(args.server, write_table(Path(folder), args.rows))
-        try:
-            accuracy = train(endpoint, epochs=args.epochs)
-        finally:
-            server.terminate()
-            server.wait()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        DataCache.local(write_table(Path(folder), args.rows), program=args.server) as cache,
+    ):
+        accuracy = train(cache.endpoint, epochs=args.epochs)
     print(f"accuracy of the last epoch: {accuracy:.1%}")
 
 
 if __name__ == "__main__":
     main()
 
-# %% 5. On a cluster: two changed lines beside any other TrainJob, the runtime and the initializer.
+# %% 4. On a cluster: two changed lines beside any other TrainJob, the runtime and the initializer.
 #
 #   from kubeflow.trainer import CustomTrainer, Initializer, TrainerClient
 #   from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, cache_logs

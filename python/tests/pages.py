@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Generator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from small import served
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROWS, LENGTH = 2_100, 5  # more than two global batches of 1024
+METADATA = "./warehouse/db/events/metadata/00003-5a1c.metadata.json"  # of the pages' own table
 SCHEMA = pa.schema(
     [
         ("content", pa.string()),
@@ -31,16 +33,24 @@ SCHEMA = pa.schema(
 )
 
 
+class PageCache(NamedTuple):
+    """A cache of a table with the columns that the pages name: its address, its program and the table's metadata."""
+
+    endpoint: str
+    server: Path
+    metadata: str
+
+
 @contextlib.contextmanager
-def page_cache(server: Path, folder: Path) -> Generator[str]:
-    """The endpoint of a cache of a table with the columns that the pages name."""
+def page_cache(server: Path, folder: Path) -> Generator[PageCache]:
+    """A running PageCache."""
     ids = np.arange(ROWS)
     lists = pa.array((ids[:, None] + np.arange(LENGTH)).tolist(), pa.list_(pa.int64()))
     labels = pa.array(ids % 2)
     table = pa.Table.from_arrays([pa.array([f"text {i}" for i in ids]), labels, lists, lists, labels], schema=SCHEMA)
     made = Made("docs", Lake(folder).create("docs", SCHEMA, table).metadata_location)
-    with served(server, folder, made) as one:
-        yield one
+    with served(server, folder, made) as endpoint:
+        yield PageCache(endpoint, server, made.metadata)
 
 
 def blocks_of(page: str) -> list[str]:
@@ -48,9 +58,10 @@ def blocks_of(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", (REPOSITORY / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
-def run_page(page: str, given: str, holds: str, endpoint: str, folder: Path, **environment: str) -> None:
+def run_page(page: str, given: str, holds: str, cache: PageCache, folder: Path, **environment: str) -> None:
     """Runs a page's blocks in their order, between what the page takes as given and what must hold afterwards."""
-    whole = "\n".join([given, *blocks_of(page), holds]).replace("grpc://127.0.0.1:50051", endpoint)
+    whole = "\n".join([given, *blocks_of(page), holds])
+    whole = whole.replace("grpc://127.0.0.1:50051", cache.endpoint).replace(METADATA, cache.metadata)
     script = folder / "page.py"  # workers import it: so all of it stands under the guard
     script.write_text(f'if __name__ == "__main__":\n{textwrap.indent(whole, "    ")}\n')
     paths = [REPOSITORY / "python/src", REPOSITORY / "python/tests", os.environ.get("PYTHONPATH", "")]
@@ -64,7 +75,10 @@ def run_page(page: str, given: str, holds: str, endpoint: str, folder: Path, **e
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
-            **dict.fromkeys(("DATACACHE_ENDPOINT", "DATACACHE_ENDPOINT_WEB", "DATACACHE_ENDPOINT_CODE"), endpoint),
+            "PATH": os.pathsep.join([str(cache.server.parent), os.environ["PATH"]]),
+            **dict.fromkeys(
+                ("DATACACHE_ENDPOINT", "DATACACHE_ENDPOINT_WEB", "DATACACHE_ENDPOINT_CODE"), cache.endpoint
+            ),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pages import REPOSITORY, blocks_of, page_cache, run_page
+from pages import REPOSITORY, PageCache, blocks_of, page_cache, run_page
 
 pytest.importorskip("kubeflow.trainer", reason="runs in the training environment: make test-loader")
 
@@ -25,7 +25,7 @@ sdk.cache_status = lambda client, job: f"status of {job}"
 """
 POSTED = "train()\nassert len(posted) == 1, posted"
 PAGES: dict[str, tuple[str, str]] = {  # page: (code to run before it, assertion to run after it)
-    "README.md": (SDK, POSTED),
+    "README.md": (SDK, f"{POSTED}\nassert rows.num_rows > 0"),
     "python/README.md": ("", "assert loader.stats().steps == 6"),
     "docs/use.md": (SDK, POSTED),
     "docs/migrate.md": ("", "assert validation.stats().steps == 9"),
@@ -37,7 +37,7 @@ ELSEWHERE = {"docs/frameworks.md", "docs/bert.md"}
 
 
 @pytest.fixture(scope="module")
-def endpoint(server: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def cache(server: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageCache]:
     """A cache of a table with the columns that the pages name."""
     with page_cache(server, tmp_path_factory.mktemp("docs")) as one:
         yield one
@@ -50,6 +50,6 @@ def test_no_page_with_python_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_runs(page: str, endpoint: str, tmp_path: Path) -> None:
+def test_every_block_runs(page: str, cache: PageCache, tmp_path: Path) -> None:
     given, holds = PAGES[page]
-    run_page(page, given, holds, endpoint, tmp_path)
+    run_page(page, given, holds, cache, tmp_path)

@@ -40,8 +40,9 @@ sys.meta_path.insert(0, Finder())
         ("kubeflow", "import kubeflow_datacache.sdk", "sdk"),
         ("transformers", "import kubeflow_datacache.torch.huggingface", "huggingface"),
         ("datasets", "from kubeflow_datacache.torch.trl import TrlRows\nTrlRows(None)", "trl"),
+        ("kubeflow_datacache_server", "kubeflow_datacache.DataCache.local('x')", "server"),
     ],
-    ids=["torch", "Batch.torch", "Batch.to_pandas", "sdk", "huggingface", "trl"],
+    ids=["torch", "Batch.torch", "Batch.to_pandas", "sdk", "huggingface", "trl", "local"],
 )
 def test_the_error_names_the_extra(missing: str, code: str, extra: str) -> None:
     if missing in ("transformers", "datasets"):

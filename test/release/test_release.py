@@ -167,20 +167,28 @@ def _served(program: Path, metadata: str, folder: Path) -> Iterator[str]:
         server.wait(30)
 
 
-def _installed(option: Any, folder: Path, wheel: str) -> Path:
-    """A Python of its own, with the released wheel."""
-    (found,) = Path(option("--wheels")).glob(wheel)
+def _installed(option: Any, folder: Path, *wheels: str) -> Path:
+    """A Python of its own, with released wheels and, if the loader's is one, this Python's packages, which it needs."""
+    found = [next(Path(option("--wheels")).glob(wheel)) for wheel in wheels]
     clean = folder / "clean"
     venv.create(clean, with_pip=False, symlinks=True)
     python = clean / "bin/python"
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", found)
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", *found)
+    if LOADER in wheels:
+        site = Path(run(python, "-c", SITE).strip())
+        (site / "requirements.pth").write_text(run(sys.executable, "-c", SITE))
+        loader = run(python, "-c", "import kubeflow_datacache; print(kubeflow_datacache.__file__)")
+        assert site in Path(loader.strip()).parents
     return python
 
 
+LOADER = "kubeflow_datacache-*.whl"
+SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
 READ = """
 import sys
 from kubeflow_datacache import DataCache, __version__
-loader = DataCache(sys.argv[1]).loader(global_batch_size=100, seed=1)
+connect = DataCache if sys.argv[1].startswith("grpc://") else DataCache.local
+loader = connect(sys.argv[1]).loader(global_batch_size=100, seed=1)
 ids = sorted(i for batch in loader for i in batch.arrow().column("id").to_pylist())
 print(__version__, ids == list(range(1000)))
 """
@@ -189,14 +197,7 @@ print(__version__, ids == list(range(1000)))
 def test_the_wheel_reads_from_the_released_cacheserver(
     option: Any, programs: dict[str, Path], version: str, tmp_path: Path
 ) -> None:
-    python = _installed(option, tmp_path, "kubeflow_datacache-*.whl")
-    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-    (site / "requirements.pth").write_text(
-        run(sys.executable, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
-    )
-    assert (
-        site in Path(run(python, "-c", "import kubeflow_datacache; print(kubeflow_datacache.__file__)").strip()).parents
-    )
+    python = _installed(option, tmp_path, LOADER)
     metadata = _table(tmp_path)
     with _served(programs[f"cacheserver/{here()}"], metadata, tmp_path) as endpoint:
         assert run(python, "-c", READ, endpoint, cwd=tmp_path).split() == [
@@ -210,10 +211,11 @@ def test_the_wheel_of_the_server_has_the_released_program(
 ) -> None:
     processor = {"amd64": "x86_64", "arm64": "aarch64"}
     (other,) = processor.keys() - {here()}
-    python = _installed(option, tmp_path, f"kubeflow_datacache_server-*{processor[here()]}*.whl")
+    python = _installed(option, tmp_path, LOADER, f"kubeflow_datacache_server-*{processor[here()]}*.whl")
     program = Path(run(python, "-c", "import kubeflow_datacache_server as s; print(s.CACHESERVER)").strip())
     assert program.read_bytes() == programs[f"cacheserver/{here()}"].read_bytes()
     assert version in run(python.with_name("cacheserver"), "version")
+    assert run(python, "-c", READ, _table(tmp_path), cwd=tmp_path).split()[1] == "True", "DataCache.local starts it"
     (wheel,) = Path(option("--wheels")).glob(f"kubeflow_datacache_server-*{processor[other]}*.whl")
     with zipfile.ZipFile(wheel) as archive:
         assert archive.read("kubeflow_datacache_server/cacheserver") == programs[f"cacheserver/{other}"].read_bytes()

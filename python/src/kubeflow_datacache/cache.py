@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, get_args
 from urllib.parse import urlsplit
 
 import pyarrow.flight as fl
@@ -31,6 +32,9 @@ from kubeflow_datacache.notebook import html_table
 from kubeflow_datacache.order.split import Split
 from kubeflow_datacache.selection import Readable, Selection
 from kubeflow_datacache.stop import Stop
+
+if TYPE_CHECKING:
+    from kubeflow_datacache.local_server import Flag, LocalServer  # needs Linux
 
 Transport = Literal["h2", "grpc"]
 
@@ -68,6 +72,8 @@ class DataCache(Readable):
     raise ForkedError, and so does every new gRPC connection if the parent had connected before. close() in the child
     does not affect the parent.
     """
+
+    _server: LocalServer | None = None  # that of local()
 
     def __init__(
         self,
@@ -117,6 +123,44 @@ class DataCache(Readable):
             **own,
         )
 
+    @classmethod
+    def local(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        shared: bool = False,
+        progress: bool = True,
+        retry_seconds: float = 30.0,
+        program: str | os.PathLike[str] | None = None,
+        **flags: Flag,
+    ) -> Self:
+        """A cache on this machine, loaded: starts the server, and waits with a progress bar. For notebooks and laptops.
+
+        path: the metadata file of an Iceberg table, or a folder, glob or file of Parquet files; a path or URI. Needs
+        Linux and pip install 'kubeflow-datacache[server]', or the program cacheserver on PATH or as `program`. flags:
+        those of cacheserver local (docs/reference), as columns=["content", "label"], filter="label >= 1", nodes=2,
+        memory_limit="4Gi". progress: whether to show the load on standard error.
+
+        The server ends when this cache is closed, or with this process, also with a killed one; forked children may go
+        on to use it and keep it alive. shared: whether all processes of this user on this machine that name the same
+        table and flags use one server, which ends with the last of them.
+
+        Raises CacheFailedError if the table cannot be loaded, and ValueError for a flag that the server rejects.
+        """
+        from kubeflow_datacache.local_server import LocalServer, find_program, flags_of, table_flag
+
+        found = find_program() if program is None else os.path.realpath(program)
+        server = LocalServer(found, [table_flag(os.fspath(path)), *flags_of(flags)], shared=shared)
+        try:
+            first = cls(server.endpoint, retry_seconds=1.0)
+            wait_ready(lambda: server.watched(first.status), math.inf, progress=progress)
+        except BaseException:
+            server.close()
+            raise
+        own = cls(server.endpoint, retry_seconds=retry_seconds)
+        own._server = server
+        return own
+
     def __enter__(self) -> Self:
         return self
 
@@ -135,7 +179,8 @@ class DataCache(Readable):
         self._reset()
 
     def close(self) -> None:
-        """Closes the cache's loaders, tables and connections. Using the cache again opens new connections."""
+        """Closes the cache's loaders, tables and connections. Using the cache again opens new connections, unless it is
+        a local() one, whose server ends."""
         if self._process != os.getpid():  # a forked child: the connections and readers belong to the parent
             self._reset()
         for reader in list(self._readers):
@@ -144,6 +189,8 @@ class DataCache(Readable):
             clients, self._clients = self._clients, {}
         for client in clients.values():
             client.close()
+        if self._server is not None:
+            self._server.close()
 
     @property
     def described(self) -> FlightInfo:

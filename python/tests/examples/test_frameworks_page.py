@@ -61,5 +61,5 @@ assert frame.shape == (1024, 1)
 
 
 def test_every_block_runs(server: Path, tmp_path: Path) -> None:
-    with page_cache(server, tmp_path) as endpoint, ray_environment() as environment:
-        run_page("docs/frameworks.md", MODEL, HOLDS, endpoint, tmp_path, **environment)
+    with page_cache(server, tmp_path) as cache, ray_environment() as environment:
+        run_page("docs/frameworks.md", MODEL, HOLDS, cache, tmp_path, **environment)

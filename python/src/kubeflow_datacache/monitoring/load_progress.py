@@ -25,7 +25,7 @@ def wait_ready(ask: Callable[[], Mapping[str, Any]], seconds: float, *, progress
     whether to show the progress, as a bar or in a log as a line from time to time.
     """
     with contextlib.closing(LoadProgress()) if progress else contextlib.nullcontext() as shown:
-        done, since = None, time.monotonic()
+        done, since, pause = None, time.monotonic(), _ASK_SECONDS / 16
         while (status := ask())["state"] != "Ready":
             if status["state"] == "Failed":
                 raise CacheFailedError(f"the cache failed: {status.get('reason', '')}: see its log, then start it anew")
@@ -39,7 +39,8 @@ def wait_ready(ask: Callable[[], Mapping[str, Any]], seconds: float, *, progress
                 )
             if shown is not None:
                 shown.update(status)
-            time.sleep(min(_ASK_SECONDS, seconds))
+            time.sleep(min(pause, seconds))
+            pause = min(2 * pause, _ASK_SECONDS)
         if shown is not None:
             shown.ready(status)
         return status
