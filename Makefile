@@ -82,6 +82,9 @@ KUBE        := $(CACHE)/tools/kube-$(shell cat $(KUBE_SOURCE) 2>/dev/null | sha2
 KUBERNETES  ?=
 export DATACACHE_KUBE := $(KUBE)
 # Fluid's controllers, CSI plugin, charts and helm, for the tests of caches of files; their versions are in the two go.mod files.
+SCHEDULERS_SOURCE := $(addprefix hack/kube/schedulers/,build main.go go.mod go.sum)
+SCHEDULERS  := $(CACHE)/tools/schedulers-$(shell cat $(SCHEDULERS_SOURCE) 2>/dev/null | sha256sum | cut -c1-12)
+export DATACACHE_SCHEDULERS := $(SCHEDULERS)
 FLUID_SOURCE := $(addprefix hack/fluid/,build main.go fuse.go registrar.go go.mod go.sum helm/go.mod helm/go.sum)
 FLUID        := $(CACHE)/tools/fluid-$(shell cat $(FLUID_SOURCE) 2>/dev/null | sha256sum | cut -c1-12)
 export DATACACHE_FLUID := $(FLUID)
@@ -253,6 +256,10 @@ tools: venv spark-venv $(LINT) $(MINIO) $(PROMTOOL) $(CATALOG)/complete $(JAVA_F
 kube-tools: bootstrap ## Build Kubernetes and the stock managers for the tests of the control plane (about 15 min, once).
 	@hack/kube/build $(KUBE)
 
+.PHONY: scheduler-tools
+scheduler-tools: kube-tools ## Build the gang schedulers for the tests of gangs (10 s after kube-tools).
+	@hack/kube/schedulers/build $(SCHEDULERS)
+
 .PHONY: fluid-tools
 fluid-tools: bootstrap ## Build Fluid's controllers, its CSI plugin and helm for the tests of caches of files (about 5 min, once).
 	@hack/fluid/build $(FLUID)
@@ -334,7 +341,7 @@ lint: venv training-venv examples-venv $(LINT) $(ACTIONLINT) ## Check Go, Python
 	@$(VENV)/bin/basedpyright -p python/pyproject.toml --pythonpath $(EXAMPLES)
 
 # Packages whose tests run Kubernetes' own programs, which take long to build; test/e2e wants a whole cluster besides.
-CLUSTER_PACKAGES := ./test/kit/kubetest ./test/controlplane ./test/install ./test/kueue ./test/plugin ./test/scratch ./test/objectcache/cluster ./test/fluid
+CLUSTER_PACKAGES := ./test/kit/kubetest ./test/controlplane ./test/gang ./test/install ./test/kueue ./test/plugin ./test/scratch ./test/objectcache/cluster ./test/fluid
 
 # gotest PACKAGES: runs Go tests under the race detector; says at the end what was skipped and why.
 define gotest
@@ -394,7 +401,7 @@ test-go-install: bootstrap ## go install github.com/kubeflow/datacache/cmd/cache
 	@DATACACHE_GO_INSTALL=1 go test ./test/layout -run '^TestGoInstall$$' -count=1 -v
 
 .PHONY: test-cluster
-test-cluster: kube-tools fluid-tools training-venv prometheus $(GOTESTSUM) ## The control plane on a real API server with stock JobSet, LWS, Trainer and Fluid (about 30 min cold, of which 23 build them; 4 min after).
+test-cluster: kube-tools scheduler-tools fluid-tools training-venv prometheus $(GOTESTSUM) ## The control plane on a real API server with stock JobSet, LWS, Trainer and Fluid (about 30 min cold, of which 23 build them; 4 min after).
 	@echo "==> test-cluster: go test -race on a real API server (about 5 min cold, 3 min after)"
 	$(call gotest,$(CLUSTER_PACKAGES))
 

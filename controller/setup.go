@@ -64,6 +64,9 @@ type Options struct {
 	// MetricsFrom are the pods, besides the manager's namespace, that the NetworkPolicies of caches admit to their HTTP port, which serves
 	// metrics: Prometheus.
 	MetricsFrom []networkingv1.NetworkPolicyPeer
+	// Gangs makes the PodGroups of TrainJobs with a cache require only the pods that train. It needs rights for PodGroups
+	// (manifests/components/gangs), and for kinds that are installed when the manager starts.
+	Gangs bool
 	// Workers is the number of DataCaches reconciled concurrently; half as many TrainJobs are. 0: 16. A head that does not answer
 	// blocks a worker for at most 2 s.
 	Workers int
@@ -224,6 +227,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		if err := setupTwins(mgr, o, &twinReconciler{applier: k, kind: kind, gate: o.Gate, events: newEventRecorder(recorder)}); err != nil {
 			return fmt.Errorf("set up the controller of %s twins: %w", kind, err)
 		}
+	}
+	if o.Gangs {
+		return setupGangs(mgr, o, k)
 	}
 	return nil
 }

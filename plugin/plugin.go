@@ -60,7 +60,11 @@ func (d *decorated) NewObjects(ctx context.Context, job *trainer.TrainJob) ([]ap
 	if err = errors.Join(err, errs.ToAggregate()); err != nil {
 		return nil, fmt.Errorf("add the cache to the TrainJob: %w", err)
 	}
-	return d.Runtime.NewObjects(ctx, injected)
+	objects, err := d.Runtime.NewObjects(ctx, injected)
+	if err != nil {
+		return nil, err
+	}
+	return objects, dismiss(objects)
 }
 
 // ValidateObjects returns the result of Trainer's own validation of a TrainJob and, on creation, of ours. old is the TrainJob before

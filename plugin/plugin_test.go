@@ -153,7 +153,7 @@ func TestUpdatesOfAdmittedJobs(t *testing.T) {
 	t.Parallel()
 	job := cacheJob()
 	gang := source()
-	gang.Spec.PodGroupPolicy = &trainer.PodGroupPolicy{}
+	gang.Spec.PodGroupPolicy = &trainer.PodGroupPolicy{PodGroupPolicySource: trainer.PodGroupPolicySource{Volcano: &trainer.VolcanoPodGroupPolicySource{}}}
 	for name, objects := range map[string][]client.Object{
 		"all is there":             {source(), twinOf(t, source())},
 		"runtime and twin gone":    {built(t, job, twinOf(t, source()))},

@@ -17,6 +17,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/internal/admit"
 	"github.com/kubeflow/datacache/internal/inject"
@@ -48,5 +49,6 @@ func Setup(mgr ctrl.Manager, settings inject.Settings, tracer trace.Tracer) erro
 	server := mgr.GetWebhookServer()
 	server.Register(MutateGatePath, admission.WithDefaulter[*trainer.TrainJob](mgr.GetScheme(), &mutator{&lenient, true}))
 	server.Register(ValidateGatePath, admission.WithValidator[*trainer.TrainJob](mgr.GetScheme(), &validator{&lenient, true}))
+	server.Register(MutateJobSetPath, admission.WithDefaulter[*jobset.JobSet](mgr.GetScheme(), dismisser{}))
 	return nil
 }

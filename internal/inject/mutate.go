@@ -22,6 +22,9 @@ var runtimeName = field.NewPath("spec", "runtimeRef", "name")
 type Settings struct {
 	// NoZoneAffinity disables the affinity of training pods to the zone of their cache's pods.
 	NoZoneAffinity bool
+	// Gangs says that the waiting step leaves gangs, by webhook.MutateJobSetPath or package plugin; otherwise runtimes with a podGroupPolicy
+	// are rejected.
+	Gangs bool
 	// HubMirror is the mirror of the Hugging Face hub that UseHub makes TrainJobs use.
 	HubMirror HubMirror
 	// Unique is a text that is unique to the TrainJob and valid as a label value, such as the UID of the admission request. With it,
@@ -45,6 +48,9 @@ type Settings struct {
 func Mutate(job *trainer.TrainJob, parsed *request.Job, rt *request.Runtime, settings Settings) field.ErrorList {
 	if errs := retarget(job, parsed.Runtime, rt); len(errs) > 0 {
 		return errs
+	}
+	if err := checkGang(rt, settings); err != nil {
+		return field.ErrorList{err}
 	}
 	if secret := parsed.OwnSecret; secret != nil && secret.Name != "" && parsed.Kind != request.Named {
 		// Trainer would put the whole Secret into the gate's environment.

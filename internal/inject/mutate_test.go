@@ -166,7 +166,7 @@ func multikueue(job *trainer.TrainJob) { job.Spec.ManagedBy = new("kueue.x-k8s.i
 
 func TestMutateRefuses(t *testing.T) {
 	gang := stock(t, "torch-distributed")
-	gang.Spec.PodGroupPolicy = &trainer.PodGroupPolicy{}
+	gang.Spec.PodGroupPolicy = &trainer.PodGroupPolicy{PodGroupPolicySource: trainer.PodGroupPolicySource{Volcano: &trainer.VolcanoPodGroupPolicySource{}}}
 	underived := stock(t, "torch-distributed")
 	underived.Labels = map[string]string{wellknown.LabelDerive: "false"}
 	tests := []struct {
@@ -175,7 +175,7 @@ func TestMutateRefuses(t *testing.T) {
 		rt   *request.Runtime
 		want []string
 	}{
-		{"gang", trainJob(table, location), gang, []string{"spec.runtimeRef.name", `"torch-distributed"`, "podGroupPolicy", "wait for itself"}},
+		{"gang", trainJob(table, location), gang, []string{"spec.runtimeRef.name", `"torch-distributed"`, "podGroupPolicy", "serves no gangs", "component gangs"}},
 		{"not to be derived", trainJob(table, location), underived, []string{"spec.runtimeRef.name", "datacache.kubeflow.org/derive=false", "name another"}},
 		{"no such runtime", trainJob(table, location), nil, []string{"spec.runtimeRef.name", `"torch-distributed"`, "no such ClusterTrainingRuntime", "install it or name another"}},
 		{"no default runtime", edited(trainJob(table, location), func(job *trainer.TrainJob) { job.Spec.RuntimeRef = trainer.RuntimeRef{} }), nil,
@@ -183,6 +183,11 @@ func TestMutateRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { expect(t, mutate(tt.job, tt.rt, admitted), tt.want) })
+	}
+	serving := admitted
+	serving.Gangs = true
+	if errs := mutate(trainJob(table, location), gang, serving); len(errs) > 0 {
+		t.Errorf("where gangs are served: %v", errs)
 	}
 }
 

@@ -66,10 +66,6 @@ func twinnable(source *trainer.TrainingRuntimeSpec) error {
 		return !isInitializer(&job) && request.Container(&job, wellknown.NodeName) != nil
 	})
 	switch {
-	case source.PodGroupPolicy != nil:
-		return errors.New("spec.podGroupPolicy is set: a gang starts only when all its pods can, but training pods wait until the step " +
-			wellknown.StepName + " is complete, so the gang would wait for itself for ever; use a runtime without podGroupPolicy, and where pods must start together a queue of Kueue " +
-			"(label kueue.x-k8s.io/queue-name on the TrainJob), which counts training and step at once")
 	case len(spec.ReplicatedJobs) == 0:
 		return errors.New("spec.template.spec.replicatedJobs is empty: there is nothing to train with")
 	case !trains:

@@ -103,8 +103,6 @@ func TestTwinDependencies(t *testing.T) {
 }
 
 func TestTwinRefuses(t *testing.T) {
-	gang := runtimeOf(jobOf("node", "node", "trainer"))
-	gang.PodGroupPolicy = &trainer.PodGroupPolicy{PodGroupPolicySource: trainer.PodGroupPolicySource{Coscheduling: &trainer.CoschedulingPodGroupPolicySource{}}}
 	inOrder := runtimeOf(jobOf("node", "node", "trainer"))
 	inOrder.Template.Spec.StartupPolicy = &jobset.StartupPolicy{StartupPolicyOrder: jobset.InOrder}
 	initializers := []jobset.ReplicatedJob{}
@@ -120,9 +118,6 @@ func TestTwinRefuses(t *testing.T) {
 		source *trainer.TrainingRuntimeSpec
 		want   string
 	}{
-		{"gang", gang, "spec.podGroupPolicy is set: a gang starts only when all its pods can, but training pods wait until the step dataset-initializer is complete, " +
-			"so the gang would wait for itself for ever; use a runtime without podGroupPolicy, and where pods must start together a queue of Kueue " +
-			"(label kueue.x-k8s.io/queue-name on the TrainJob), which counts training and step at once"},
 		{"no jobs", runtimeOf(), "spec.template.spec.replicatedJobs is empty: there is nothing to train with"},
 		{"nothing that trains", runtimeOf(jobOf("node", "worker", "trainer")), `no job has a container named "node", the one that trains and must be told where its cache is`},
 		{"in order", inOrder, "spec.template.spec.startupPolicy is InOrder, which JobSet takes no dependsOn beside, and by which training would start before the cache is ready: " +

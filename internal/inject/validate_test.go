@@ -9,6 +9,7 @@ import (
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
@@ -16,8 +17,8 @@ import (
 
 func TestValidate(t *testing.T) {
 	own := twin(t, stock(t, "torch-distributed"))
-	gang := twin(t, stock(t, "torch-distributed"))
-	gang.Spec.PodGroupPolicy = &trainer.PodGroupPolicy{}
+	inOrder := twin(t, stock(t, "torch-distributed"))
+	inOrder.Spec.Template.Spec.StartupPolicy = &jobset.StartupPolicy{StartupPolicyOrder: jobset.InOrder}
 	defaults := twin(t, stock(t, "torch-distributed"))
 	step := request.Container(&defaults.Spec.Template.Spec.ReplicatedJobs[0], wellknown.StepName)
 	step.Env = append(step.Env, variables("CLUSTER_SIZE=two")...)
@@ -42,9 +43,9 @@ func TestValidate(t *testing.T) {
 		{"begins with a digit", name("1a", ""), own, [][]string{{"metadata.name", `"1a"`, "must begin with a letter"}}},
 		{"dot", name("a.b", ""), own, [][]string{{"metadata.name", `"a.b"`, "a-z, 0-9 and -"}}},
 		{"no gate", trainJob(table, location), stock(t, "torch-distributed"), [][]string{{"spec.runtimeRef.name", "name torch-distributed-data-cache"}}},
-		{"gang", trainJob(table, location), gang, [][]string{{"spec.runtimeRef.name", "podGroupPolicy"}}},
+		{"in order", trainJob(table, location), inOrder, [][]string{{"spec.runtimeRef.name", "startupPolicy"}}},
 		{"the platform's defaults", trainJob(table, location), defaults, [][]string{{"spec.runtimeRef", `"CLUSTER_SIZE=two"`}}},
-		{"all at once", edited(name("1a", ""), func(job *trainer.TrainJob) { job.Spec.Initializer = trainJob(table, "FILTER=a >").Spec.Initializer }), gang,
+		{"all at once", edited(name("1a", ""), func(job *trainer.TrainJob) { job.Spec.Initializer = trainJob(table, "FILTER=a >").Spec.Initializer }), inOrder,
 			[][]string{{"metadata.name"}, {"spec.runtimeRef.name"}, {"spec.initializer.dataset.env: Required"}, {"spec.initializer.dataset.env[0].value", "does not parse"}}},
 	}
 	for _, tt := range tests {

@@ -34,6 +34,7 @@ type CacheFlags struct {
 	status, statusURL string
 	metricsFrom       []string
 	noAffinity        bool
+	gangs             bool
 	hub               inject.HubMirror
 	pod               client.ObjectKey
 	env               func(string) string
@@ -58,6 +59,7 @@ func (f *CacheFlags) Register(flags *pflag.FlagSet, env func(string) string, fal
 	flags.StringVar(&f.status, "status", env("STATUS_ADDRESS"), "host:port on which steps that wait for files ask for the state of their cache; empty serves none, and caches of files are refused (env STATUS_ADDRESS)")
 	flags.StringVar(&f.statusURL, "status-url", "", "URL at which those steps reach --status of any manager (default: that of the Service datacache-status in --namespace)")
 	flags.StringArrayVar(&f.metricsFrom, "metrics-from", fromEnv(env, "METRICS_FROM"), "who may read the metrics of caches through their NetworkPolicies, as NAMESPACE or NAMESPACE/POD-LABELS, such as monitoring/app.kubernetes.io/name=prometheus; may be given several times (env METRICS_FROM: one)")
+	flags.BoolVar(&f.gangs, "gangs", env("GANGS") == "true", "serve runtimes with a podGroupPolicy, for which this manager needs rights for PodGroups (manifests/components/gangs); off: refuse their TrainJobs a cache (env GANGS)")
 	flags.BoolVar(&f.noAffinity, "no-zone-affinity", false, "don't make training pods prefer the zone of their cache")
 }
 
@@ -66,7 +68,7 @@ func (f *CacheFlags) Namespace() string { return f.pod.Namespace }
 
 // Settings returns the settings for admission.
 func (f *CacheFlags) Settings() inject.Settings {
-	settings := inject.Settings{NoZoneAffinity: f.noAffinity, HubMirror: f.hub, StatusURL: f.statusURL}
+	settings := inject.Settings{NoZoneAffinity: f.noAffinity, Gangs: f.gangs, HubMirror: f.hub, StatusURL: f.statusURL}
 	if f.status != "" && f.statusURL == "" {
 		settings.StatusURL = fmt.Sprintf("http://datacache-status.%s.svc", f.pod.Namespace)
 	}
@@ -95,7 +97,7 @@ func (f *CacheFlags) Options(ctx context.Context, reader client.Reader) (control
 	}
 	return controller.Options{
 		Image: gate.Image, Gate: gate, Namespace: f.pod.Namespace, ClusterDomain: f.domain,
-		ObjectCacheURL: f.objectCache, ObjectCacheCA: f.objectCacheCA, StatusAddress: f.status, TracesEnv: traces, MetricsFrom: from,
+		ObjectCacheURL: f.objectCache, ObjectCacheCA: f.objectCacheCA, StatusAddress: f.status, Gangs: f.gangs, TracesEnv: traces, MetricsFrom: from,
 	}, nil
 }
 

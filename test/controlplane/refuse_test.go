@@ -131,7 +131,7 @@ func TestNamesThatAreTooLong(t *testing.T) {
 	}
 }
 
-// TestRuntimesThatCannotServe covers runtimes with gang scheduling, which would wait for themselves, runtimes that do not exist, and
+// TestRuntimesThatCannotServe covers runtimes with gang scheduling, which the installation does not serve, runtimes that do not exist, and
 // those labelled to have no twin.
 func TestRuntimesThatCannotServe(t *testing.T) {
 	t.Parallel()
@@ -144,7 +144,7 @@ func TestRuntimesThatCannotServe(t *testing.T) {
 	own := &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "own", Labels: map[string]string{wellknown.LabelDerive: "false"}}, Spec: stock.Spec}
 	cluster.Create(t, own)
 	tests := map[string][]string{
-		"gang":    {`"gang"`, "the runtime can't be used with a cache: spec.podGroupPolicy is set", "use a runtime without podGroupPolicy"},
+		"gang":    {`"gang"`, "the runtime can't be used with a cache: spec.podGroupPolicy is set", "serves no gangs", "add the component gangs"},
 		"own":     {`"own"`, "its label datacache.kubeflow.org/derive=false forbids a copy", "name another runtime"},
 		"missing": {`"missing"`, "there is no such TrainingRuntime", "install it or name another"},
 	}

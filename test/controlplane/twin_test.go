@@ -13,6 +13,7 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
@@ -112,11 +113,9 @@ func TestTwinThatCannotBe(t *testing.T) {
 		return nil
 	})
 
-	gang := namespaced(t, ns, "gang")
-	change(t, gang, func(r *trainer.TrainingRuntime) {
-		r.Spec.PodGroupPolicy = &trainer.PodGroupPolicy{PodGroupPolicySource: trainer.PodGroupPolicySource{
-			Coscheduling: &trainer.CoschedulingPodGroupPolicySource{},
-		}}
+	inOrder := namespaced(t, ns, "in-order")
+	change(t, inOrder, func(r *trainer.TrainingRuntime) {
+		r.Spec.Template.Spec.StartupPolicy = &jobset.StartupPolicy{StartupPolicyOrder: jobset.InOrder}
 	})
-	hears(t, gang, "NoCacheTwin", "podGroupPolicy")
+	hears(t, inOrder, "NoCacheTwin", "startupPolicy is InOrder")
 }

@@ -113,6 +113,7 @@ patches:
     - {op: add, path: /spec/template/spec/containers/0/args/-, value: "--namespaces=team-a,team-b"}
 `
 	const files = base + "<datacache>/manifests/components/runtimes, <datacache>/manifests/components/fluid]\n"
+	const gangs = base + "<datacache>/manifests/components/runtimes, <datacache>/manifests/components/gangs]\n"
 	const monitored = base + "<datacache>/manifests/components/runtimes, <datacache>/manifests/components/monitoring]\n"
 	digest := "sha256:" + strings.Repeat("ab", 32)
 	const whole = "resources: [<datacache>/manifests/base, <datacache>/manifests/object-cache, <datacache>/manifests/scratch-volumes/webhook]\n" +
@@ -135,6 +136,7 @@ images:
 		"cert-manager":    {overlay: "cert-manager", values: []string{"certManager.enabled=true"}},
 		"kubeflow":        {overlay: "kubeflow"},
 		"fluid":           {own: files, values: []string{"fluid.enabled=true"}},
+		"gangs":           {own: gangs, values: []string{"gangs.enabled=true"}},
 		"monitoring":      {own: monitored, values: []string{"monitoring.enabled=true"}},
 		"namespaced": {
 			own: namespaced, values: []string{"namespaces={team-a,team-b}", "runtimes.install=false", "fluid.enabled=true"},

@@ -55,14 +55,14 @@ func run(m *testing.M, dir, tools string) int {
 	if platform, ours, err = render(dir, tools, "kubeflow-system"); err != nil {
 		return fail(err)
 	}
-	for name, value := range map[string]string{"CACHE_IMAGE": image, "STATUS_ADDRESS": "127.0.0.1:0"} { // as the Deployment does
+	for name, value := range map[string]string{"CACHE_IMAGE": image, "STATUS_ADDRESS": "127.0.0.1:0", "GANGS": "true"} { // as the Deployment does
 		if err := os.Setenv(name, value); err != nil {
 			return fail(err)
 		}
 	}
 	options := kubetest.Options{
 		Tools: tools, CRDs: []string{ours}, Scheme: v1alpha1.AddToScheme,
-		Programs: map[string]string{kubetest.Trainer: program},
+		Programs: map[string]string{kubetest.Trainer: program}, Schedulers: os.Getenv("DATACACHE_SCHEDULERS"),
 	}
 	return kubetest.Run(options, func(c *kubetest.Cluster) int {
 		cluster = c

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,6 +45,9 @@ type Options struct {
 	Programs map[string]string
 	// Kueue adds Kueue to the cluster and replaces these fields of its stock configuration. The cluster has no Kueue if it is nil.
 	Kueue map[string]any
+	// Schedulers is the folder that 'make scheduler-tools' made. With it, kube-scheduler has the plugin Coscheduling, and the cluster has
+	// PodGroups; the Makefile passes it in DATACACHE_SCHEDULERS.
+	Schedulers string
 	// Scheme adds types to Cluster.Client's scheme, which contains the types of Kubernetes, CRDs, Trainer, JobSet and LWS.
 	Scheme func(*runtime.Scheme) error
 }
@@ -166,6 +170,9 @@ func (c *Cluster) start(ctx context.Context, options Options) error {
 	if c.Client, err = client.New(c.Config, client.Options{Scheme: scheme}); err != nil {
 		return err
 	}
+	if options.Schedulers != "" {
+		options.CRDs = append(slices.Clone(options.CRDs), filepath.Join(options.Schedulers, "manifests", "gangs.yaml"))
+	}
 	for _, crd := range options.CRDs {
 		if err := c.Install(ctx, crd, ""); err != nil {
 			return err
@@ -176,7 +183,7 @@ func (c *Cluster) start(ctx context.Context, options Options) error {
 			return err
 		}
 	}
-	if err := c.startControllers(options.Controllers); err != nil {
+	if err := c.startControllers(options); err != nil {
 		return err
 	}
 	if err := c.startManagers(options); err != nil {

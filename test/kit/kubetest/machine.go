@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -47,6 +48,20 @@ func (m *Machine) On() *corev1.PodSpec {
 		NodeSelector: map[string]string{corev1.LabelHostname: m.Name},
 		Tolerations:  []corev1.Toleration{{Key: machineTaint, Operator: corev1.TolerationOpExists}},
 	}
+}
+
+// Hold gives the machine room for pods that request this much cpu in all.
+func (m *Machine) Hold(t testing.TB, cpu string) {
+	t.Helper()
+	Eventually(t, "make room", func() error {
+		node := &corev1.Node{}
+		if err := m.cluster.Client.Get(t.Context(), client.ObjectKey{Name: m.Name}, node); err != nil {
+			return err
+		}
+		node.Status.Capacity[corev1.ResourceCPU] = resource.MustParse(cpu)
+		node.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse(cpu)
+		return m.cluster.Client.Status().Update(t.Context(), node)
+	})
 }
 
 // Lose ends the machine's kubelet, and writes what Kubernetes' node controller writes then: the condition Ready is Unknown, the node is

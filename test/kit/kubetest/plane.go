@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -79,31 +80,59 @@ func (c *Cluster) startStore(ctx context.Context) error {
 	})
 }
 
-// startControllers starts kube-controller-manager, with additional controllers, and kube-scheduler. The garbage collector discovers
+// startControllers starts kube-controller-manager, with additional controllers, and the scheduler. The garbage collector discovers
 // kinds when it starts and every 30 s after that, so install CRDs first.
-func (c *Cluster) startControllers(more []string) error {
+func (c *Cluster) startControllers(options Options) error {
 	kubeconfig, err := c.Kubeconfig("system:kube-controller-manager", "system:masters")
 	if err != nil {
 		return err
 	}
 	_, err = c.processes.run("kube-controller-manager", c.tool("kube-controller-manager"), nil,
 		"--kubeconfig="+kubeconfig, "--leader-elect=false", "--secure-port=0",
-		"--controllers="+strings.Join(slices.Concat(controllers, more), ","),
+		"--controllers="+strings.Join(slices.Concat(controllers, options.Controllers), ","),
 		"--root-ca-file="+c.pki("ca.crt"), "--service-account-private-key-file="+c.pki("tokens.key"),
 		// Not configurable: the job controller waits a second between syncs of one job, and 10 s after each failed pod.
 		"--kube-api-qps=500", "--kube-api-burst=500")
 	if err != nil {
 		return err
 	}
-	kubeconfig, err = c.Kubeconfig("system:kube-scheduler", "system:masters")
+	return c.startScheduler(options)
+}
+
+// startScheduler starts kube-scheduler, or the one with Coscheduling.
+func (c *Cluster) startScheduler(options Options) error {
+	kubeconfig, err := c.Kubeconfig("system:kube-scheduler", "system:masters")
 	if err != nil {
 		return err
 	}
-	_, err = c.processes.run("kube-scheduler", c.tool("kube-scheduler"), nil,
-		"--kubeconfig="+kubeconfig, "--leader-elect=false", "--secure-port=0",
-		"--authentication-tolerate-lookup-failure", "--kube-api-qps=500", "--kube-api-burst=500")
+	args := []string{"--secure-port=0", "--authentication-tolerate-lookup-failure"}
+	if options.Schedulers == "" {
+		args = append(args, "--kubeconfig="+kubeconfig, "--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=500")
+		_, err = c.processes.run("kube-scheduler", c.tool("kube-scheduler"), nil, args...)
+		return err
+	}
+	file := c.path("coscheduling.yaml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, coscheduling, kubeconfig), 0o600); err != nil {
+		return err
+	}
+	_, err = c.processes.run("coscheduling", filepath.Join(options.Schedulers, "bin", "coscheduling"), nil, append(args, "--config="+file)...)
 	return err
 }
+
+// coscheduling is the scheduler's configuration, as scheduler-plugins' documentation has it, for a kubeconfig.
+const coscheduling = `apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection: {leaderElect: false}
+clientConnection: {kubeconfig: %s, qps: 500, burst: 500}
+profiles:
+- schedulerName: default-scheduler
+  plugins:
+    multiPoint: {enabled: [{name: Coscheduling}]}
+    queueSort: {enabled: [{name: Coscheduling}], disabled: [{name: "*"}]}
+  pluginConfig:
+  - name: Coscheduling
+    args: {apiVersion: kubescheduler.config.k8s.io/v1, kind: CoschedulingArgs, permitWaitingTimeSeconds: 5}
+`
 
 // ask sends a request as the administrator.
 func (c *Cluster) ask(ctx context.Context, method, url string) (status int, text string, err error) {
