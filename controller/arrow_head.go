@@ -41,46 +41,6 @@ func dialPod(ctx context.Context, pod *corev1.Pod) (net.Conn, error) {
 	return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(wellknown.HTTPPort)))
 }
 
-// headStatus is the part of a head's /status (docs/contract.md) that the controller uses.
-type headStatus struct {
-	State    string `json:"state"`
-	Reason   string `json:"reason"`
-	Snapshot int64  `json:"snapshot"`
-	Rows     int64  `json:"rows"`
-	Bytes    int64  `json:"bytes"`
-	Splits   struct {
-		Done  int64 `json:"done"`
-		Total int64 `json:"total"`
-	} `json:"splits"`
-	Nodes []struct {
-		Index int    `json:"index"`
-		State string `json:"state"`
-	} `json:"nodes"`
-	Readers []view.Reader `json:"readers"`
-}
-
-// contactWith is the head's contact with the data node with the index.
-func (h *headStatus) contactWith(index int) contact {
-	for _, n := range h.Nodes {
-		switch {
-		case n.Index != index:
-		case n.State == "Lost":
-			return contactLost
-		case n.State != "Missing":
-			return contactHeld
-		}
-	}
-	return contactUnknown
-}
-
-// percent is the percentage of splits in memory; 100 for a table without rows.
-func (h *headStatus) percent() int32 {
-	if h.Splits.Total == 0 {
-		return 100
-	}
-	return int32(100 * h.Splits.Done / h.Splits.Total) // at most 100
-}
-
 // heads queries the status of heads. It is safe for concurrent use.
 type heads struct {
 	dial    Dial
@@ -88,7 +48,7 @@ type heads struct {
 }
 
 // ask requests /status from the head in the pod.
-func (h heads) ask(ctx context.Context, pod *corev1.Pod) (_ *headStatus, err error) {
+func (h heads) ask(ctx context.Context, pod *corev1.Pod) (_ *view.HeadStatus, err error) {
 	ctx, span := tracing.Child(ctx, "ask head")
 	defer func() { tracing.End(span, err) }()
 	client := http.Client{
@@ -109,7 +69,7 @@ func (h heads) ask(ctx context.Context, pod *corev1.Pod) (_ *headStatus, err err
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("ask head %s: %s answers %s", pod.Name, url, response.Status)
 	}
-	status := &headStatus{}
+	status := &view.HeadStatus{}
 	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(status); err != nil {
 		return nil, fmt.Errorf("ask head %s: read %s: %w", pod.Name, url, err)
 	}
@@ -117,9 +77,9 @@ func (h heads) ask(ctx context.Context, pod *corev1.Pod) (_ *headStatus, err err
 }
 
 // once returns a function that asks each head at most once, since one that does not answer takes the whole timeout; nil: it does not answer.
-func (h heads) once(ctx context.Context) func(*corev1.Pod) *headStatus {
-	answers := map[string]*headStatus{}
-	return func(head *corev1.Pod) *headStatus {
+func (h heads) once(ctx context.Context) func(*corev1.Pod) *view.HeadStatus {
+	answers := map[string]*view.HeadStatus{}
+	return func(head *corev1.Pod) *view.HeadStatus {
 		status, asked := answers[head.Name]
 		if !asked {
 			status, _ = h.ask(ctx, head)

@@ -33,7 +33,7 @@ func TestAsk(t *testing.T) {
 		fails   bool
 		timeout time.Duration // 0: longer than any machine needs
 	}{
-		"loads":             {handler: reply(http.StatusOK, whole), want: "{State:Loading Reason:loading 42% Snapshot:7 Rows:120 Bytes:4096 Splits:{Done:12 Total:28} Nodes:[{Index:0 State:}] Readers:[]}"},
+		"loads":             {handler: reply(http.StatusOK, whole), want: "{State:Loading Reason:loading 42% Snapshot:7 Rows:120 Bytes:4096 Splits:{Done:12 Total:28} Nodes:[{Index:0 State: Rows:0 Restarts:0 Memory:{Used:0 Limit:0}}] Readers:[]}"},
 		"answers an error":  {handler: reply(http.StatusBadGateway, "no"), want: "/status answers 502 Bad Gateway", fails: true},
 		"answers no JSON":   {handler: reply(http.StatusOK, "hello"), want: "read http://reviews-cache-0:8080/status: invalid character", fails: true},
 		"answers for ever":  {handler: reply(http.StatusOK, `{"reason":"`+strings.Repeat("x", maxAnswer)+`"}`), want: "unexpected EOF", fails: true},
@@ -78,7 +78,7 @@ func TestPercent(t *testing.T) {
 		done, total int64
 		want        int32
 	}{{0, 0, 100}, {0, 3, 0}, {1, 3, 33}, {999, 1000, 99}, {3, 3, 100}} {
-		if got := answer("Loading", "", c.done, c.total).percent(); got != c.want {
+		if got := answer("Loading", "", c.done, c.total).Percent(); got != c.want {
 			t.Errorf("%d of %d splits = %d%%, want %d%%", c.done, c.total, got, c.want)
 		}
 	}

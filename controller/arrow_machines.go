@@ -23,6 +23,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/view"
 )
 
 const (
@@ -232,8 +233,22 @@ func (e *arrowEngine) replaceLost(ctx context.Context, dc *v1alpha1.DataCache) e
 	return nil
 }
 
+// contactOf is the head's contact with the data node with the index.
+func contactOf(h *view.HeadStatus, index int) contact {
+	for _, n := range h.Nodes {
+		switch {
+		case n.Index != index:
+		case n.State == "Lost":
+			return contactLost
+		case n.State != "Missing":
+			return contactHeld
+		}
+	}
+	return contactUnknown
+}
+
 // contactWith asks the pod, if it is a head, or the head of the data node in the pod.
-func contactWith(pod *corev1.Pod, pods []*corev1.Pod, ask func(*corev1.Pod) *headStatus) contact {
+func contactWith(pod *corev1.Pod, pods []*corev1.Pod, ask func(*corev1.Pod) *view.HeadStatus) contact {
 	if pod.Labels[LabelRole] == RoleHead {
 		if ask(pod) == nil {
 			return contactLost
@@ -249,7 +264,7 @@ func contactWith(pod *corev1.Pod, pods []*corev1.Pod, ask func(*corev1.Pod) *hea
 			continue
 		}
 		if status := ask(head); status != nil {
-			return status.contactWith(index - 1)
+			return contactOf(status, index-1)
 		}
 	}
 	return contactUnknown

@@ -11,12 +11,13 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/view"
 )
 
 // headAnswer is the result of querying a head; status is nil if it did not answer.
 type headAnswer struct {
 	pod    *corev1.Pod
-	status *headStatus
+	status *view.HeadStatus
 	err    error
 }
 
@@ -72,7 +73,7 @@ func combineCopies(out *observation, copies int, worst string, answers []headAns
 }
 
 // conditionOfHead converts a head's status to a condition; both use the same states.
-func conditionOfHead(h *headStatus) condition {
+func conditionOfHead(h *view.HeadStatus) condition {
 	switch state := v1alpha1.State(h.State); state {
 	case v1alpha1.StatePlanning:
 		return condition{state, reasonPlanning, h.Reason}
@@ -88,8 +89,8 @@ func conditionOfHead(h *headStatus) condition {
 	return condition{v1alpha1.StatePending, reasonUnreachable, fmt.Sprintf("the head says it is %q, which this controller doesn't know: do their versions fit?", h.State)}
 }
 
-func progressOf(h *headStatus) *progress {
-	p := &progress{rows: h.Rows, bytes: h.Bytes, percent: h.percent()}
+func progressOf(h *view.HeadStatus) *progress {
+	p := &progress{rows: h.Rows, bytes: h.Bytes, percent: h.Percent()}
 	if h.Snapshot != 0 {
 		p.snapshot = decimal(h.Snapshot)
 	}

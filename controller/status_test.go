@@ -17,6 +17,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/view"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -77,14 +78,14 @@ func endedBefore(reason string, code, restarts int32) podChange {
 	}
 }
 
-func answer(state, reason string, done, total int64) *headStatus {
-	h := &headStatus{State: state, Reason: reason, Snapshot: 42, Rows: 10 * done, Bytes: done << 30}
+func answer(state, reason string, done, total int64) *view.HeadStatus {
+	h := &view.HeadStatus{State: state, Reason: reason, Snapshot: 42, Rows: 10 * done, Bytes: done << 30}
 	h.Splits.Done, h.Splits.Total = done, total
 	return h
 }
 
 // answered returns the engine's observation of one head's answer.
-func answered(h *headStatus, pods ...*corev1.Pod) observation {
+func answered(h *view.HeadStatus, pods ...*corev1.Pod) observation {
 	return observedAs(liveSet(), pods, headAnswer{cachePod(RoleHead, "reviews-cache-0"), h, nil})
 }
 
@@ -348,7 +349,7 @@ func TestFailuresInARow(t *testing.T) {
 	t.Parallel()
 	dc := minimal()
 	dc.Annotations = map[string]string{AnnotationRetry: "once"}
-	step := func(at time.Duration, p plan, h *headStatus) {
+	step := func(at time.Duration, p plan, h *view.HeadStatus) {
 		f := facts{now: after(at), plan: p}
 		if h != nil {
 			f.observation = answered(h)
@@ -361,7 +362,7 @@ func TestFailuresInARow(t *testing.T) {
 	run, restart := plan{run: true}, plan{run: true, restart: true}
 	for i, c := range []struct {
 		plan plan
-		head *headStatus
+		head *view.HeadStatus
 		want *v1alpha1.Failure
 	}{
 		{run, answer("Failed", "no such file", 0, 1), failure(0, 1)},

@@ -206,9 +206,9 @@ func twin() *trainer.ClusterTrainingRuntime {
 
 func topExample(_ *testing.T, out io.Writer) error {
 	u := &cacheUsage{Namespace: "team-a", Name: "train", State: "Ready"}
-	s := sample{before: &headStatus{}, after: &headStatus{}, elapsed: 5 * time.Second}
+	s := sample{before: &view.HeadStatus{}, after: &view.HeadStatus{}, elapsed: 5 * time.Second}
 	for i, client := range []string{"10.244.1.7", "10.244.2.9"} {
-		n := nodeStatus{Index: i, State: "Ready", Rows: 500_000}
+		n := view.NodeStatus{Index: i, State: "Ready", Rows: 500_000}
 		n.Memory.Used, n.Memory.Limit = 560<<20, 2<<30
 		s.after.Nodes = append(s.after.Nodes, n)
 		s.after.Readers = append(s.after.Readers, view.Reader{

@@ -26,24 +26,6 @@ const (
 	answerIn  = 20 * time.Second
 )
 
-// headStatus is the part of a head's /status (docs/contract.md) that top shows.
-type headStatus struct {
-	State   string        `json:"state"`
-	Nodes   []nodeStatus  `json:"nodes"`
-	Readers []view.Reader `json:"readers"`
-}
-
-type nodeStatus struct {
-	Index    int    `json:"index"`
-	State    string `json:"state"`
-	Rows     int64  `json:"rows"`
-	Restarts int    `json:"restarts"`
-	Memory   struct {
-		Used  int64 `json:"used"`
-		Limit int64 `json:"limit"`
-	} `json:"memory"`
-}
-
 // cacheUsage is what a cache uses now: its memory, and who reads how fast. Bytes are of Arrow data.
 type cacheUsage struct {
 	Namespace      string        `json:"namespace"`
@@ -106,7 +88,7 @@ func (c *cluster) usage(ctx context.Context, dc *v1alpha1.DataCache, over time.D
 
 // sample is two answers of a head.
 type sample struct {
-	before, after *headStatus
+	before, after *view.HeadStatus
 	elapsed       time.Duration
 }
 
@@ -134,7 +116,7 @@ func (c *cluster) sample(ctx context.Context, head *corev1.Pod, over time.Durati
 }
 
 // ask returns the /status of the head at an address.
-func ask(ctx context.Context, address string) (*headStatus, error) {
+func ask(ctx context.Context, address string) (*view.HeadStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerIn)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/status", http.NoBody)
@@ -150,7 +132,7 @@ func ask(ctx context.Context, address string) (*headStatus, error) {
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("its /status answers %s", response.Status)
 	}
-	status := &headStatus{}
+	status := &view.HeadStatus{}
 	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(status); err != nil {
 		return nil, fmt.Errorf("read its /status: %w", err)
 	}

@@ -3,6 +3,42 @@
 
 package view
 
+// HeadStatus is what a head's /status (docs/contract.md) says of its cache to those who don't link the cache server: the manager and
+// kubectl's plugin.
+type HeadStatus struct {
+	State    string `json:"state"`
+	Reason   string `json:"reason"`
+	Snapshot int64  `json:"snapshot"`
+	Rows     int64  `json:"rows"`
+	Bytes    int64  `json:"bytes"`
+	Splits   struct {
+		Done  int64 `json:"done"`
+		Total int64 `json:"total"`
+	} `json:"splits"`
+	Nodes   []NodeStatus `json:"nodes"`
+	Readers []Reader     `json:"readers"`
+}
+
+// Percent is the percentage of splits in memory; 100 for a table without rows.
+func (h *HeadStatus) Percent() int32 {
+	if h.Splits.Total == 0 {
+		return 100
+	}
+	return int32(100 * h.Splits.Done / h.Splits.Total) // at most 100
+}
+
+// NodeStatus is what the head knows of a data node.
+type NodeStatus struct {
+	Index    int    `json:"index"`
+	State    string `json:"state"`
+	Rows     int64  `json:"rows"`
+	Restarts int    `json:"restarts"`
+	Memory   struct {
+		Used  int64 `json:"used"`
+		Limit int64 `json:"limit"`
+	} `json:"memory"`
+}
+
 // Reader is a client that reads a cache: one rank of a job with all its streams, as a head's /status has it (docs/contract.md). Rows, Bytes
 // and milliseconds are counted since it appeared there.
 type Reader struct {
