@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
-	"github.com/kubeflow/datacache/cacheserver/watch/reading"
+	"github.com/kubeflow/datacache/cacheserver/reading"
 )
 
 // state is what a cluster knows of its data nodes and of what they have of the dataset. Its methods only read it. The cluster's mu

@@ -22,9 +22,9 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/node/load"
 	"github.com/kubeflow/datacache/cacheserver/node/serve"
-	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/work"
+	"github.com/kubeflow/datacache/internal/opshttp"
 )
 
 // Config configures a local cache. Fields without a comment are required.
@@ -74,7 +74,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 		own := cfg.Config
 		own.Flight, own.HTTP, own.Log = listener, nil, slog.New(quiet{cfg.Log.With("node", i).Handler()})
 		n, err := node.New(node.Config{
-			Config: own, Index: i, Head: ops.Reachable(cfg.Flight.Addr()), Advertise: ops.Reachable(listener.Addr()),
+			Config: own, Index: i, Head: opshttp.Reachable(cfg.Flight.Addr()), Advertise: opshttp.Reachable(listener.Addr()),
 			FilterMemory: cmp.Or(cfg.FilterMemory, cfg.Budget.Limit()/20) / int64(cfg.Nodes),
 			Workers:      max(1, runtime.GOMAXPROCS(0)/cfg.Nodes), Decoding: decoding, Work: filters, Turns: cfg.Turns,
 		})

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
-	"github.com/kubeflow/datacache/cacheserver/watch"
-	"github.com/kubeflow/datacache/cacheserver/watch/reading"
+	"github.com/kubeflow/datacache/cacheserver/reading"
+	"github.com/kubeflow/datacache/internal/watch"
 	"github.com/kubeflow/datacache/internal/words"
 )
 

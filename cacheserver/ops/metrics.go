@@ -1,6 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package ops has the Prometheus metrics of heads and data nodes.
 package ops
 
 import (

@@ -21,7 +21,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/transport"
-	"github.com/kubeflow/datacache/cacheserver/watch"
+	"github.com/kubeflow/datacache/internal/opshttp"
+	"github.com/kubeflow/datacache/internal/watch"
 )
 
 // Config configures a server. Fields without a comment are required.
@@ -47,7 +48,7 @@ type Config struct {
 type Role struct {
 	Memory   transport.Memory            // for connections and requests
 	Register func(grpc.ServiceRegistrar) // registers the services
-	Status   ops.Server
+	Status   opshttp.Server
 	Page     watch.Source
 	Tasks    []func(ctx context.Context) error // each runs until ctx ends; its error ends the server
 }
@@ -70,11 +71,11 @@ func (c *Config) Serve(ctx context.Context, r Role) error {
 	})
 	if c.HTTP != nil {
 		page := watch.New(r.Page)
-		handler := ops.Handler(r.Status, c.Metrics.Handler(), page)
+		handler := opshttp.Handler(r.Status, c.Metrics.Handler(), page)
 		if c.Profiles {
-			handler = ops.WithProfiles(handler)
+			handler = opshttp.WithProfiles(handler)
 		}
-		group.Go(func() error { return ops.Serve(lastCtx, c.HTTP, handler) })
+		group.Go(func() error { return opshttp.Serve(lastCtx, c.HTTP, handler) })
 		group.Go(func() error { page.Run(lastCtx); return nil })
 	}
 	for _, task := range r.Tasks {

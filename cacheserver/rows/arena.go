@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 const (
@@ -71,7 +73,7 @@ func (a *Arena) alloc(n int64) ([]byte, error) {
 	b, err := a.take(int(n))
 	if err != nil {
 		a.budget.Release(n)
-		return nil, fmt.Errorf("map %s: %w", FormatBytes(n), err)
+		return nil, fmt.Errorf("map %s: %w", words.ExactBytes(n), err)
 	}
 	a.budget.mapped.Add(n)
 	populate(wholePages(b))

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync/atomic"
+
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 // Budget counts reserved bytes against a limit. All methods except Keep are safe for concurrent use.
@@ -43,10 +45,10 @@ type ExhaustedError struct {
 func (e *ExhaustedError) Error() string {
 	if e.Most > 0 {
 		return fmt.Sprintf("needed %s, one client may have %s at a time; used %s of %s",
-			FormatBytes(e.Need), FormatBytes(e.Most), FormatBytes(e.Used), FormatBytes(e.Limit))
+			words.ExactBytes(e.Need), words.ExactBytes(e.Most), words.ExactBytes(e.Used), words.ExactBytes(e.Limit))
 	}
 	return fmt.Sprintf("memory limit reached: needed %s, used %s of %s: raise the memory limit, add data nodes, or select fewer columns or rows",
-		FormatBytes(e.Need), FormatBytes(e.Used), FormatBytes(e.Limit))
+		words.ExactBytes(e.Need), words.ExactBytes(e.Used), words.ExactBytes(e.Limit))
 }
 
 // Reserve reserves n bytes; if they don't fit, it reserves nothing and returns an *[ExhaustedError].
@@ -102,17 +104,4 @@ func (b *Budget) raisePeak(n int64) {
 			return
 		}
 	}
-}
-
-// FormatBytes formats n as "5368709120 bytes (5.0 GiB)".
-func FormatBytes(n int64) string {
-	const units = "KMGTPE"
-	if n < 1<<10 {
-		return fmt.Sprintf("%d bytes", n)
-	}
-	v, u := float64(n)/1024, 0
-	for v >= 1024 && u < len(units)-1 {
-		v, u = v/1024, u+1
-	}
-	return fmt.Sprintf("%d bytes (%.1f %ciB)", n, v, units[u])
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"unsafe"
+
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 // maxGatherRows bounds the number of rows of one message when its columns need hardly any memory.
@@ -116,7 +118,7 @@ func (g *gatherer) collect(r *Rows, p *Projection, runs []Run, most int, limit i
 		case ok && (total <= limit || first):
 			n, most, length, at = n+step, most-step, total, next
 		case first:
-			return 0, mark{}, fmt.Errorf("row %d takes %s: the limit is %s", runs[0].First, FormatBytes(total), FormatBytes(maxBody))
+			return 0, mark{}, fmt.Errorf("row %d takes %s: the limit is %s", runs[0].First, words.ExactBytes(total), words.ExactBytes(maxBody))
 		default:
 			g.undo(p, from)
 			most, tight = step-1, true

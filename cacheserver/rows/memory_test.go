@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"unsafe"
+
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 func TestBudget(t *testing.T) {
@@ -167,13 +169,13 @@ func TestArenaResident(t *testing.T) {
 	}
 	full := resident(t) - before
 	if want := int64(size * count); full < want*9/10 || full > want*3/2 {
-		t.Errorf("%d arenas of %d bytes hold %s, want about %s", count, size, FormatBytes(full), FormatBytes(want))
+		t.Errorf("%d arenas of %d bytes hold %s, want about %s", count, size, words.ExactBytes(full), words.ExactBytes(want))
 	}
 	for _, a := range arenas {
 		a.Release()
 	}
 	if left := resident(t) - before; left > size*count/10 {
-		t.Errorf("%s are held after the last release", FormatBytes(left))
+		t.Errorf("%s are held after the last release", words.ExactBytes(left))
 	}
 }
 

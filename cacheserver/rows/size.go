@@ -6,6 +6,8 @@ package rows
 import (
 	"fmt"
 	"unsafe"
+
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 // rawRows is the size in bits of rows [lo, hi) of a source: as in a body, but without padding and with a validity bit for every slot.
@@ -74,7 +76,7 @@ func (b *Builder) fits() (rows int64, err error) {
 		}
 	}
 	if total/8 > maxBody || most > maxBody {
-		return 0, fmt.Errorf("%d row of %s, most of it in column %q: the limit is %s: leave the column out", rows, FormatBytes(total/8), widest.path, FormatBytes(maxBody))
+		return 0, fmt.Errorf("%d row of %s, most of it in column %q: the limit is %s: leave the column out", rows, words.ExactBytes(total/8), widest.path, words.ExactBytes(maxBody))
 	}
 	return rows, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/internal/buildinfo"
 	"github.com/kubeflow/datacache/internal/command"
+	"github.com/kubeflow/datacache/internal/opshttp"
 	"github.com/kubeflow/datacache/internal/redact"
 	"github.com/kubeflow/datacache/internal/tracing/export"
 )
@@ -71,9 +72,9 @@ func (f *serveFlags) announce() { fmt.Println("ready " + f.addresses()) }
 
 // addresses returns the URLs of Arrow Flight and, if it is served, of HTTP.
 func (f *serveFlags) addresses() string {
-	line := fmt.Sprintf("%s://%s", f.TLS.Scheme(), ops.Reachable(f.Flight.Addr()))
+	line := fmt.Sprintf("%s://%s", f.TLS.Scheme(), opshttp.Reachable(f.Flight.Addr()))
 	if f.HTTP != nil {
-		line += " http://" + ops.Reachable(f.HTTP.Addr())
+		line += " http://" + opshttp.Reachable(f.HTTP.Addr())
 	}
 	return line
 }

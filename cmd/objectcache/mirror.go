@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/internal/command"
+	"github.com/kubeflow/datacache/internal/opshttp"
 	"github.com/kubeflow/datacache/internal/reload"
 	"github.com/kubeflow/datacache/objectcache/mirror"
 	"github.com/kubeflow/datacache/objectcache/mirror/hosts"
@@ -60,7 +60,7 @@ func (f *mirrorFlags) start(p *process, o mirror.Options) (opened func() error, 
 		}
 	})
 	return func() error {
-		address := ops.Reachable(on.Addr())
+		address := opshttp.Reachable(on.Addr())
 		fmt.Printf("mirrors http://%s\n", address)
 		if f.hosts == "" {
 			return nil

@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/internal/command"
+	"github.com/kubeflow/datacache/internal/opshttp"
 	"github.com/kubeflow/datacache/internal/reload"
 	"github.com/kubeflow/datacache/objectcache/buckets"
 	"github.com/kubeflow/datacache/objectcache/budget"
@@ -242,7 +242,7 @@ func (f *serveFlags) open(p *process, server *serve.Server, objects *store.Store
 		if err := opened(); err != nil {
 			return err
 		}
-		fmt.Printf("ready %s://%s http://%s\n", f.tls.scheme(), ops.Reachable(data.Addr()), ops.Reachable(looks.Addr()))
+		fmt.Printf("ready %s://%s http://%s\n", f.tls.scheme(), opshttp.Reachable(data.Addr()), opshttp.Reachable(looks.Addr()))
 		server.Membership.KeepAlive(p.ctx)
 		return nil
 	})

@@ -19,6 +19,14 @@ func Bytes(n float64) string {
 	return scaled(n, 1024, []string{" B", " KiB", " MiB", " GiB", " TiB", " PiB"})
 }
 
+// ExactBytes writes a number of bytes in full, and in a binary unit: 5368709120 bytes (5.0 GiB).
+func ExactBytes(n int64) string {
+	if n < 1024 {
+		return strconv.FormatInt(n, 10) + " bytes"
+	}
+	return strconv.FormatInt(n, 10) + " bytes (" + Bytes(float64(n)) + ")"
+}
+
 // Ratio writes a part of 1 as a percentage.
 func Ratio(n float64) string {
 	if part := n * 100; part > 0 && part < 1 {

@@ -9,7 +9,7 @@ func TestNumbers(t *testing.T) {
 	t.Parallel()
 	for got, want := range map[string]string{
 		Count(0): "0", Count(999): "999", Count(1234): "1.2 k", Count(2.4e9): "2.4 G", Count(0.2): "0.2", Count(12.34): "12.3", Count(0.004): "< 0.1",
-		Bytes(1023): "1023 B", Bytes(1536): "1.5 KiB", Bytes(275 << 20): "275 MiB", Ratio(.126): "13 %", Ratio(0): "0 %", Ratio(.004): "0.4 %", Ratio(.0001): "< 0.1 %",
+		Bytes(1023): "1023 B", Bytes(1536): "1.5 KiB", Bytes(275 << 20): "275 MiB", ExactBytes(1023): "1023 bytes", ExactBytes(5 << 30): "5368709120 bytes (5.0 GiB)", Ratio(.126): "13 %", Ratio(0): "0 %", Ratio(.004): "0.4 %", Ratio(.0001): "< 0.1 %",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

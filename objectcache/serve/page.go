@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kubeflow/datacache/cacheserver/ops"
-	"github.com/kubeflow/datacache/cacheserver/watch"
+	"github.com/kubeflow/datacache/internal/opshttp"
+	"github.com/kubeflow/datacache/internal/watch"
 	"github.com/kubeflow/datacache/internal/words"
 	"github.com/kubeflow/datacache/objectcache/store"
 )
@@ -23,7 +23,7 @@ func (s *Server) ServeOps(ctx context.Context, on net.Listener) error {
 	page := watch.New(pageSource{s})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		return ops.Serve(ctx, on, ops.Handler(s, s.metrics.handler(), page))
+		return opshttp.Serve(ctx, on, opshttp.Handler(s, s.metrics.handler(), page))
 	})
 	group.Go(func() error { page.Run(ctx); return nil })
 	return group.Wait()

@@ -15,7 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/internal/opshttp"
 	"github.com/kubeflow/datacache/internal/webpage"
 	"github.com/kubeflow/datacache/objectcache/buckets"
 	"github.com/kubeflow/datacache/objectcache/budget"
@@ -45,7 +45,7 @@ type Config struct {
 }
 
 // Server answers requests for objects. It is the http.Handler of the port for clients and other object caches, and the
-// ops.Server of the port for probes and metrics. Create it with New; it may be shared.
+// opshttp.Server of the port for probes and metrics. Create it with New; it may be shared.
 type Server struct {
 	Peers      *Peers
 	Membership *Membership
@@ -61,8 +61,8 @@ type Server struct {
 }
 
 var (
-	_ http.Handler = (*Server)(nil)
-	_ ops.Server   = (*Server)(nil)
+	_ http.Handler   = (*Server)(nil)
+	_ opshttp.Server = (*Server)(nil)
 )
 
 // New returns a Server that answers 503 until Open is called.
@@ -126,7 +126,7 @@ func (s *Server) serveHTTP(ctx context.Context, on net.Listener, handler http.Ha
 	counted := s.cfg.Memory.Listen(on, headerBytes)
 	server := s.newHTTP(handler)
 	server.ConnState = counted.NoteState
-	return ops.ServeGracefully(ctx, server, secured.listener(counted), s.cfg.Grace)
+	return opshttp.ServeGracefully(ctx, server, secured.listener(counted), s.cfg.Grace)
 }
 
 func (s *Server) newHTTP(handler http.Handler) *http.Server {

@@ -103,13 +103,13 @@ var bans = []ban{
 		why: "only commands decide where traces go, and what makes spans must not link the SDK"},
 	{folder: "cmd/cacheserver", forbidden: []string{kubernetes, sigs, "github.com/kubeflow/trainer", "github.com/envoyproxy", module + "/objectcache"},
 		why: "the command of the data plane must not link the control plane, nor the object cache"},
-	{folder: "objectcache", forbidden: []string{icebergGo, arrow, grpc, own("head"), own("node"), own("objstore")}, except: "objectcache/xds",
+	{folder: "objectcache", forbidden: []string{icebergGo, arrow, grpc, module + "/cacheserver"}, except: "objectcache/xds",
 		why: "the object cache stores blobs, independent of tables"},
 	{folder: "objectcache", forbidden: []string{kubernetes, sigs}, except: "objectcache/kube",
 		why: "the object cache must run without Kubernetes: docs/adr/0010-object-cache.md"},
-	{folder: "cmd/objectcache", forbidden: []string{icebergGo, arrow, own("head"), own("node"), own("objstore")},
+	{folder: "cmd/objectcache", forbidden: []string{icebergGo, arrow, module + "/cacheserver"},
 		why: "the command of the object cache must not link the data plane"},
-	{folder: "objectcache/xds", forbidden: []string{icebergGo, arrow, kubernetes, own("head"), own("node"), own("objstore"), objectCache("kube"), objectCache("store"), objectCache("identity")},
+	{folder: "objectcache/xds", forbidden: []string{icebergGo, arrow, kubernetes, module + "/cacheserver", objectCache("kube"), objectCache("store"), objectCache("identity")},
 		why: "it turns members into configuration, whoever found them and whatever they store"},
 }
 

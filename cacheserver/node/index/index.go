@@ -18,6 +18,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/pick"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/work"
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 // Set is the indexes of filters over the rows of an assignment. Those that no stream uses are dropped, least recently used first, when
@@ -184,7 +185,7 @@ func (x *Set) tryReserve(n int64, large bool) (reserved *pending, dropped []stri
 				return reserved, dropped, nil, nil
 			}
 		} else {
-			err = fmt.Errorf("needed %s, filters use %s of %s: raise --filter-memory, or end jobs with other filters", rows.FormatBytes(n), rows.FormatBytes(x.used), rows.FormatBytes(x.limit))
+			err = fmt.Errorf("needed %s, filters use %s of %s: raise --filter-memory, or end jobs with other filters", words.ExactBytes(n), words.ExactBytes(x.used), words.ExactBytes(x.limit))
 		}
 		idle := x.idleLocked()
 		switch {

@@ -21,6 +21,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/internal/tracing"
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 // Config configures loads.
@@ -263,7 +264,7 @@ func (l *load) explain(split source.Split, err error) error {
 	done, all := len(loaded), len(l.splits)
 	what := fmt.Sprintf("for the rows of all %d splits (%d are loaded)", all, done)
 	if done > 0 {
-		what = fmt.Sprintf("for the rows of all %d splits (%d are loaded, all take about %s)", all, done, rows.FormatBytes(bytes/int64(done)*int64(all)))
+		what = fmt.Sprintf("for the rows of all %d splits (%d are loaded, all take about %s)", all, done, words.ExactBytes(bytes/int64(done)*int64(all)))
 	}
 	return fmt.Errorf("%s: %w", split, noRoom(err, what, "add data nodes, or cache fewer columns or rows"))
 }
@@ -277,7 +278,7 @@ func noRoom(err error, what, advice string) error {
 	}
 	return &noRoomError{full, fmt.Sprintf("no room %s: %s are needed beside the %s in use, and the limit is %s, of which %s are kept for clients: "+
 		"raise --memory-limit (in a cluster, the data nodes' memory), %s",
-		what, rows.FormatBytes(full.Need), rows.FormatBytes(full.Used), rows.FormatBytes(full.Limit), rows.FormatBytes(full.Kept), advice)}
+		what, words.ExactBytes(full.Need), words.ExactBytes(full.Used), words.ExactBytes(full.Limit), words.ExactBytes(full.Kept), advice)}
 }
 
 // noRoomError explains an exhausted budget.

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
-	"github.com/kubeflow/datacache/cacheserver/watch"
+	"github.com/kubeflow/datacache/internal/watch"
 )
 
 func TestReadersAreListedUpToALimit(t *testing.T) {

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package ops
+package opshttp
 
 import (
 	"bufio"
@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/watch"
+	"github.com/kubeflow/datacache/internal/watch"
 )
 
 // pipes is a listener whose connections are pipes without buffers, so that a client that does not read blocks the server at once, and

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
-	"github.com/kubeflow/datacache/cacheserver/watch"
+	"github.com/kubeflow/datacache/internal/watch"
 	"github.com/kubeflow/datacache/internal/words"
 )
 

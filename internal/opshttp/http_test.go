@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package ops
+package opshttp
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubeflow/datacache/cacheserver/watch"
+	"github.com/kubeflow/datacache/internal/watch"
 )
 
 // subject is a Server that is ready or not.

@@ -1,9 +1,9 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ops serves metrics and status to people, probes and Prometheus: a page at /, and /healthz, /ready, /status and /metrics, over
+// Package opshttp serves metrics and status to people, probes and Prometheus: a page at /, and /healthz, /ready, /status and /metrics, over
 // plain HTTP.
-package ops
+package opshttp
 
 import (
 	"context"
@@ -18,12 +18,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kubeflow/datacache/cacheserver/watch"
 	"github.com/kubeflow/datacache/internal/redact"
+	"github.com/kubeflow/datacache/internal/watch"
 	"github.com/kubeflow/datacache/internal/webpage"
 )
 
-// Server is the head or data node whose status is served.
+// Server is the head, data node or object cache whose status is served.
 type Server interface {
 	// Ready reports whether clients are served; if not, reason says why.
 	Ready() (ok bool, reason string)
