@@ -37,7 +37,7 @@ type arrowEngine struct {
 var _ engine = (*arrowEngine)(nil)
 
 func (*arrowEngine) describe(dc *v1alpha1.DataCache) (parts, data string) {
-	return fmt.Sprintf("a head and %d data nodes", dc.Spec.Arrow.DataNodes), "table " + dc.Spec.Arrow.Table
+	return fmt.Sprintf("a head and %d data nodes", dc.Spec.Arrow.DataNodes), dc.Spec.Arrow.Data()
 }
 
 // provision replaces pods on lost machines, then creates the objects in this order, since the pods need their account and the pinned

@@ -18,6 +18,8 @@ import (
 // Environment variables of head and data nodes; cmd/cacheserver/flags.go reads them.
 const (
 	envMetadata   = "METADATA_LOC"
+	envFiles      = "FILES"
+	envPartitions = "PARTITIONS"
 	envSchema     = "SCHEMA_NAME"
 	envTable      = "TABLE_NAME"
 	envCatalog    = "CATALOG_URI"
@@ -45,12 +47,19 @@ const (
 // sourceEnv returns the variables for the table's location and access, which head and data nodes both need.
 func sourceEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
 	arrow := dc.Spec.Arrow
-	schema, table := splitTable(arrow.Table)
 	env := make([]corev1.EnvVar, 0, len(arrow.Env)+8)
 	for _, v := range arrow.Env {
 		env = append(env, variable(v.Name, v.Value))
 	}
-	env = append(env, variable(envSchema, schema), variable(envTable, table))
+	if s := arrow.Source; s != nil {
+		env = append(env, variable(envFiles, jsonList(s.Files.URIs)))
+		if s.Files.Partitions == v1alpha1.PartitionsIgnore {
+			env = append(env, variable(envPartitions, "off"))
+		}
+	} else {
+		schema, table := splitTable(arrow.Table)
+		env = append(env, variable(envSchema, schema), variable(envTable, table))
+	}
 	if arrow.MetadataLocation != nil {
 		env = append(env, variable(envMetadata, *arrow.MetadataLocation))
 	}

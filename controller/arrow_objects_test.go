@@ -154,6 +154,17 @@ func TestSized(t *testing.T) {
 	}
 }
 
+func TestSourceEnvOfFiles(t *testing.T) {
+	t.Parallel()
+	source := &v1alpha1.Source{Files: &v1alpha1.FilesSource{URIs: []string{"s3://b/a,b$c/", "s3://b/d"}, Partitions: v1alpha1.PartitionsAuto}}
+	dc := &v1alpha1.DataCache{Spec: v1alpha1.DataCacheSpec{Arrow: &v1alpha1.ArrowCache{Source: source}}}
+	want := []corev1.EnvVar{{Name: "FILES", Value: `["s3://b/a,b$$c/","s3://b/d"]`}}
+	got := sourceEnv(dc)
+	if diff := cmp.Diff(want, got[:len(got)-1]); diff != "" { // the last is the cache's secret
+		t.Errorf("environment differs (-want +got):\n%s", diff)
+	}
+}
+
 func TestSelectionEnv(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -3,14 +3,21 @@
 
 package v1alpha1
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"strings"
 
-// ArrowCache names the table and describes the pods that hold it. The fields that decide which rows are in memory have the tag
+	corev1 "k8s.io/api/core/v1"
+)
+
+// ArrowCache names the table or its files and describes the pods that hold it. The fields that decide which rows are in memory have the tag
 // rows:"yes" and are immutable: to change them, make a new DataCache. TrainJobs share a cache if these fields are equal.
-// +kubebuilder:validation:XValidation:rule="has(self.metadataLocation) != has(self.catalog)",message="exactly one of metadataLocation and catalog must be set"
+// +kubebuilder:validation:XValidation:rule="[has(self.metadataLocation), has(self.catalog), has(self.source)].exists_one(set, set)",message="exactly one of metadataLocation, catalog and source must be set"
+// +kubebuilder:validation:XValidation:rule="has(self.table) != has(self.source)",message="table must be set, unless source is"
+// +kubebuilder:validation:XValidation:rule="!has(self.source) || (!has(self.snapshot) && !has(self.trustManifests))",message="plain files have no snapshots and no manifests: leave snapshot and trustManifests out"
 // +kubebuilder:validation:XValidation:rule="has(self.metadataLocation) == has(oldSelf.metadataLocation) && (!has(self.metadataLocation) || self.metadataLocation == oldSelf.metadataLocation)",message="metadataLocation can't be changed: make a new DataCache"
 // +kubebuilder:validation:XValidation:rule="has(self.catalog) == has(oldSelf.catalog) && (!has(self.catalog) || (self.catalog.uri == oldSelf.catalog.uri && has(self.catalog.warehouse) == has(oldSelf.catalog.warehouse) && (!has(self.catalog.warehouse) || self.catalog.warehouse == oldSelf.catalog.warehouse)))",message="catalog's uri and warehouse can't be changed: make a new DataCache"
-// +kubebuilder:validation:XValidation:rule="self.table == oldSelf.table",message="table can't be changed: make a new DataCache"
+// +kubebuilder:validation:XValidation:rule="has(self.table) == has(oldSelf.table) && (!has(self.table) || self.table == oldSelf.table)",message="table can't be changed: make a new DataCache"
+// +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source) && (!has(self.source) || self.source == oldSelf.source)",message="source can't be changed: make a new DataCache"
 // +kubebuilder:validation:XValidation:rule="has(self.snapshot) == has(oldSelf.snapshot) && (!has(self.snapshot) || self.snapshot == oldSelf.snapshot)",message="snapshot can't be changed: make a new DataCache"
 // +kubebuilder:validation:XValidation:rule="has(self.columns) == has(oldSelf.columns) && (!has(self.columns) || self.columns == oldSelf.columns)",message="columns can't be changed: make a new DataCache"
 // +kubebuilder:validation:XValidation:rule="has(self.filter) == has(oldSelf.filter) && (!has(self.filter) || self.filter == oldSelf.filter)",message="filter can't be changed: make a new DataCache"
@@ -28,11 +35,16 @@ type ArrowCache struct {
 	// +optional
 	Catalog *Catalog `json:"catalog,omitempty" rows:"yes"`
 
-	// table is <schema>.<table>; a schema may have several levels, joined by dots.
+	// source names what is cached if it is no Iceberg table.
+	// +optional
+	Source *Source `json:"source,omitempty" rows:"yes"`
+
+	// table is <schema>.<table>; a schema may have several levels, joined by dots. Unset: source names what is cached.
+	// +optional
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[^./ ]+([.][^./ ]+)+$')",message="table must be <schema>.<table>"
-	Table string `json:"table" rows:"yes"`
+	Table string `json:"table,omitempty" rows:"yes"`
 
 	// snapshot selects the state of the table to cache. Unset: the one that is current when the cache is planned. The snapshot that
 	// is planned first stays the cache's for life; status.snapshot records it.
@@ -102,6 +114,48 @@ type ArrowCache struct {
 	// +optional
 	Readiness *Readiness `json:"readiness,omitempty" rows:"no"`
 }
+
+// Data names what is cached in messages.
+func (a *ArrowCache) Data() string {
+	if a.Source != nil && a.Source.Files != nil {
+		return "files " + strings.Join(a.Source.Files.URIs, ", ")
+	}
+	return "table " + a.Table
+}
+
+// Source names what is cached if it is no Iceberg table.
+type Source struct {
+	// files are Parquet files that no table format describes.
+	Files *FilesSource `json:"files" rows:"yes"`
+}
+
+// FilesSource names Parquet files that are one table: their rows follow each other in the order of uris, then of the bytes of the paths.
+// Which paths, sizes and versions the files have is recorded when the cache is planned first, as status.snapshot; a cache whose files
+// changed and whose rows were lost fails.
+type FilesSource struct {
+	// uris are folders, globs or files, such as s3://bucket/train/ or gs://bucket/*/part-*.parquet. In a folder, names that don't end in
+	// .parquet are left out, and what begins with _ or a dot.
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=2048
+	// +kubebuilder:validation:items:Pattern=`^[A-Za-z][A-Za-z0-9+.-]*://.+$`
+	URIs []string `json:"uris" rows:"yes"`
+
+	// partitions says whether folder names such as day=2026-01-31 are columns (Auto) or not (Ignore). Unset: Auto.
+	// +optional
+	// +kubebuilder:validation:Enum=Auto;Ignore
+	Partitions PartitionColumns `json:"partitions,omitempty" rows:"yes"`
+}
+
+// PartitionColumns says whether folder names are columns.
+type PartitionColumns string
+
+// The values of PartitionColumns.
+const (
+	PartitionsAuto   PartitionColumns = "Auto"
+	PartitionsIgnore PartitionColumns = "Ignore" // not Off, which YAML reads as false
+)
 
 // Catalog is an Iceberg REST catalog.
 type Catalog struct {

@@ -147,7 +147,8 @@ func printStatus(out io.Writer, dc *v1alpha1.DataCache) {
 	line("not read", view.Of(dc).Why)
 	switch {
 	case dc.Spec.Arrow != nil:
-		line("table", dc.Spec.Arrow.Table)
+		kind, data, _ := strings.Cut(dc.Spec.Arrow.Data(), " ")
+		line(kind, data)
 		line("snapshot", s.Snapshot)
 		line("columns", strings.Join(dc.Spec.Arrow.Columns, ", "))
 		line("filter", ptr.Deref(dc.Spec.Arrow.Filter, ""))

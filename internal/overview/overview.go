@@ -13,6 +13,7 @@ import (
 	"html/template"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -167,7 +168,7 @@ func rowOf(dc *v1alpha1.DataCache, f Filter, now time.Time) row {
 	}
 	switch {
 	case dc.Spec.Arrow != nil:
-		r.Source, r.Nodes = dc.Spec.Arrow.Table, fmt.Sprint(dc.Spec.Arrow.DataNodes)
+		r.Source, r.Nodes = strings.TrimPrefix(dc.Spec.Arrow.Data(), "table "), fmt.Sprint(dc.Spec.Arrow.DataNodes)
 	case dc.Spec.Fluid != nil:
 		r.Source = "files"
 	}

@@ -18,8 +18,12 @@ func TestSchemaIsNotBlind(t *testing.T) {
 		t.Fatal(refused)
 	}
 	for name, spoil := range map[string]func(*v1alpha1.ArrowCache){
-		"table":       func(a *v1alpha1.ArrowCache) { a.Table = "a/b" },
-		"metadata":    func(a *v1alpha1.ArrowCache) { a.MetadataLocation = new("x") },
+		"table":    func(a *v1alpha1.ArrowCache) { a.Table = "a/b" },
+		"metadata": func(a *v1alpha1.ArrowCache) { a.MetadataLocation = new("x") },
+		"path of files": func(a *v1alpha1.ArrowCache) {
+			*a = *folder(nil).Cache.Arrow
+			a.Source.Files.URIs[0] = "/train"
+		},
 		"data nodes":  func(a *v1alpha1.ArrowCache) { a.DataNodes = 1001 },
 		"columns":     func(a *v1alpha1.ArrowCache) { a.Columns = []string{""} },
 		"filter":      func(a *v1alpha1.ArrowCache) { a.Filter = new("") },

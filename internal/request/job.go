@@ -21,7 +21,7 @@ type Kind int
 // table all the same.
 const (
 	Nothing Kind = iota
-	Table        // cache://, or the variables SCHEMA_NAME and TABLE_NAME as in the Kubeflow enhancement proposal 2655
+	Table        // cache:// or cache+, or the variables SCHEMA_NAME and TABLE_NAME as in the Kubeflow enhancement proposal 2655
 	Named        // datacache://
 	Files        // fluid+
 )
@@ -62,7 +62,7 @@ func Read(job *trainer.TrainJob, namespace string) *Job {
 	}
 	j.OriginalKind, j.OriginalName = originalRuntime(job.Annotations[wellknown.AnnotationRuntime], j.Runtime)
 	switch {
-	case strings.HasPrefix(j.uri, tableScheme), j.uri == "" && namesTable(j.env):
+	case strings.HasPrefix(j.uri, tableScheme), strings.HasPrefix(j.uri, folderScheme), j.uri == "" && namesTable(j.env):
 		j.Kind = Table
 	case strings.HasPrefix(j.uri, fluidScheme):
 		j.Kind = Files

@@ -30,8 +30,12 @@ var gateNames = []string{"READY_TIMEOUT", "PROGRESS_INTERVAL"}
 // storeName matches the variables of object stores' clients that DataCache.spec.arrow.env accepts.
 var storeName = regexp.MustCompile(`^(AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+$`)
 
-// queryNames maps the query parameters of a cache:// URI to the corresponding variables.
-var queryNames = map[string]string{"columns": "COLUMNS", "filter": "FILTER", "snapshot": "SNAPSHOT_ID"}
+// queryNames maps the query parameters of a cache:// URI to the corresponding variables, folderNames those of a cache+ URI. PARTITIONS can
+// be set only there.
+var (
+	queryNames  = map[string]string{"columns": "COLUMNS", "filter": "FILTER", "snapshot": "SNAPSHOT_ID"}
+	folderNames = map[string]string{"columns": "COLUMNS", "filter": "FILTER", "partitions": "PARTITIONS"}
+)
 
 // imageName is the variable with which a runtime's step sets the image of its caches.
 const imageName = "CACHE_IMAGE"
@@ -128,14 +132,14 @@ func (g parameters) addOwn(env []corev1.EnvVar) field.ErrorList {
 	return errs
 }
 
-// addQuery adds the parameters of a cache:// URI. They override the runtime's, and the TrainJob's variables must not repeat them.
-func (g parameters) addQuery(query map[string][]string) field.ErrorList {
+// addQuery adds the parameters of a URI whose names are known. They override the runtime's, and the TrainJob's variables must not repeat them.
+func (g parameters) addQuery(query map[string][]string, names map[string]string) field.ErrorList {
 	var errs field.ErrorList
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		values := query[name]
-		variable, known := queryNames[name]
+		variable, known := names[name]
 		if !known {
-			errs = append(errs, field.Invalid(uriPath, name, "is no parameter of a cache:// URI; those are "+strings.Join(slices.Sorted(maps.Keys(queryNames)), ", ")))
+			errs = append(errs, field.Invalid(uriPath, name, "is no parameter of such a URI; those are "+strings.Join(slices.Sorted(maps.Keys(names)), ", ")))
 			continue
 		}
 		if len(values) > 1 {

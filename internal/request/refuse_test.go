@@ -47,6 +47,14 @@ func TestParseRefuses(t *testing.T) {
 		{"filter in the query", trainJob("cache://s/t?filter=a+%26%26+b", location), []string{atURI, `"filter=a && b"`, "column 3", "unexpected character '&'"}},
 		{"long names", trainJob("cache://"+strings.Repeat("s", 600)+"/"+strings.Repeat("t", 600), location), []string{atURI, "1201 characters", "at most 1024"}},
 
+		{"files of another scheme", trainJob("cache+hf://org/name"), []string{atURI, `"cache+hf://org/name"`, "cache+s3://bucket/train/"}},
+		{"files without an address", trainJob("cache+"), []string{atURI, "must be cache+<address>"}},
+		{"files with a space", trainJob("cache+s3://b/a b/"), []string{atURI, "no spaces"}},
+		{"files at a snapshot", trainJob("cache+s3://b/t/?snapshot=7"), []string{atURI, `"snapshot"`, "columns, filter, partitions"}},
+		{"files with half a partition", trainJob("cache+s3://b/t/?partitions=half"), []string{atURI, `"partitions=half"`, "must be auto or off"}},
+		{"files and a table", trainJob("cache+s3://b/t/", "CLUSTER_SIZE=2", "TABLE_NAME=t"), []string{atEnv1, `"t"`, "leave TABLE_NAME out"}},
+		{"files and metadata", trainJob("cache+s3://b/t/", "CLUSTER_SIZE=2", location), []string{atEnv1, "leave METADATA_LOC out"}},
+
 		{"KEP without a schema", trainJob("", "SCHEMA_NAME=", "TABLE_NAME=t", location), []string{"spec.initializer.dataset.env: Required", "SCHEMA_NAME and TABLE_NAME"}},
 		{"KEP with a bad table", trainJob("", "SCHEMA_NAME=s", "TABLE_NAME=a b", location), []string{atEnv1, `"a b"`, `with SCHEMA_NAME "s"`, "has a space"}},
 		{"table said twice", trainJob(table, location, "TABLE_NAME=t"), []string{atEnv1, "leave TABLE_NAME out"}},

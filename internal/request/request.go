@@ -41,7 +41,7 @@ func (j *Job) Parse(step Step) (*Request, field.ErrorList) {
 	switch {
 	case j.Kind == Nothing && (j.uri != "" || !namesTable(step.Env)):
 		return nil, field.ErrorList{field.Invalid(uriPath, j.uri,
-			"asks for no cache, for which the step "+wellknown.StepName+" of the runtime waits: "+tableForm+"; or "+referenceForm+"; or "+fluidForm+
+			"asks for no cache, for which the step "+wellknown.StepName+" of the runtime waits: "+tableForm+"; or "+folderForm+"; or "+referenceForm+"; or "+fluidForm+
 				"; or leave it out and set SCHEMA_NAME and TABLE_NAME in "+envPath.String()+"; or name a runtime without that step")}
 	case j.Kind == Named:
 		return referenced(j)

@@ -29,6 +29,7 @@ func TestKinds(t *testing.T) {
 	}{
 		{"SDK", trainJob("cache://s/t"), true},
 		{"reference", trainJob("datacache://reviews"), true},
+		{"files", trainJob("cache+s3://b/train/"), true},
 		{"malformed, but meant for us", trainJob("cache://"), true},
 		{"KEP", trainJob("", "SCHEMA_NAME=s", "TABLE_NAME=t"), true},
 		{"KEP, values to be refused", trainJob("", "SCHEMA_NAME=", "TABLE_NAME="), true},
@@ -62,6 +63,18 @@ func plain(edit func(*Request, *v1alpha1.ArrowCache)) *Request {
 	request := &Request{Cache: v1alpha1.DataCacheSpec{Arrow: arrow}}
 	if edit != nil {
 		edit(request, arrow)
+	}
+	return request
+}
+
+// folder returns the request of a TrainJob that only names a folder of files.
+func folder(edit func(*Request, *v1alpha1.ArrowCache)) *Request {
+	request := plain(func(_ *Request, a *v1alpha1.ArrowCache) {
+		a.Table, a.MetadataLocation = "", nil
+		a.Source = &v1alpha1.Source{Files: &v1alpha1.FilesSource{URIs: []string{"s3://bucket/train/"}}}
+	})
+	if edit != nil {
+		edit(request, request.Cache.Arrow)
 	}
 	return request
 }
@@ -107,6 +120,15 @@ func TestParse(t *testing.T) {
 				a.Snapshot = &v1alpha1.Snapshot{AsOf: new("2026-01-31T10:00:00.5Z")}
 			})},
 		{"query, empty values are none", trainJob(table+"?columns=&filter=&snapshot=", location, "COLUMNS=", "FILTER= "), nil, plain(nil)},
+		{"files", trainJob("cache+s3://bucket/train/", "CLUSTER_SIZE=3", "METADATA_LOC="), nil, folder(nil)},
+		{"files, the runtime's table is for others", trainJob("cache+s3://bucket/train/"), variables(location, "SNAPSHOT_ID=7", "CATALOG_WAREHOUSE=w", "SCHEMA_NAME=s"), folder(nil)},
+		{"files, query", trainJob("cache+s3://bucket/train/?columns=a,b&filter=a%3E1&partitions=off"), nil,
+			folder(func(_ *Request, a *v1alpha1.ArrowCache) {
+				a.Columns, a.Filter, a.Source.Files.Partitions = []string{"a", "b"}, new("a>1"), v1alpha1.PartitionsIgnore
+			})},
+		{"files, partitions as by default", trainJob("cache+s3://bucket/train/?partitions=auto"), nil, folder(nil)},
+		{"files, a glob with what looks like an escape", trainJob("cache+gs://b/x=a%2Fb/*.parquet"), nil,
+			folder(func(_ *Request, a *v1alpha1.ArrowCache) { a.Source.Files.URIs[0] = "gs://b/x=a%2Fb/*.parquet" })},
 		{"columns with commas", trainJob(table, location, `COLUMNS=["a,b"," c ","[d]"]`), nil,
 			plain(func(_ *Request, a *v1alpha1.ArrowCache) { a.Columns = []string{"a,b", " c ", "[d]"} })},
 		{"columns with commas in the URI", trainJob(table+"?columns=%5B%22a%2Cb%22%5D", location), nil,

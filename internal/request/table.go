@@ -57,8 +57,13 @@ func (s *spec) refuse(p parameter, format string, args ...any) {
 // arrow parses the request of a TrainJob that names a table, or whose runtime does.
 func (s *spec) arrow(step Step) (*Request, field.ErrorList) {
 	s.refuseFluid()
-	arrow := v1alpha1.ArrowCache{Table: s.table(), Replicas: 1}
-	s.source(&arrow)
+	arrow := v1alpha1.ArrowCache{Replicas: 1}
+	if strings.HasPrefix(s.job.uri, folderScheme) {
+		arrow.Source = s.folder()
+	} else {
+		arrow.Table = s.table()
+		s.source(&arrow)
+	}
 	s.selection(&arrow)
 	s.size(&arrow)
 	credentials := s.access(&arrow)
@@ -94,7 +99,7 @@ func (s *spec) table() string {
 	}
 	parsed, reason := parseTableURI(uri)
 	if reason == "" {
-		s.errs = append(s.errs, s.given.addQuery(parsed.query)...)
+		s.errs = append(s.errs, s.given.addQuery(parsed.query, queryNames)...)
 		var name string
 		if name, reason = tableName(parsed.schema, parsed.table); reason == "" {
 			return name
@@ -102,6 +107,31 @@ func (s *spec) table() string {
 	}
 	s.errs = append(s.errs, field.Invalid(uriPath, uri, reason))
 	return ""
+}
+
+// folder parses the address of files. What names a table is refused; where the runtime sets it, it is for other TrainJobs.
+func (s *spec) folder() *v1alpha1.Source {
+	for _, name := range []string{"SCHEMA_NAME", "TABLE_NAME", "METADATA_LOC", "CATALOG_URI", "CATALOG_WAREHOUSE", "SNAPSHOT_ID", "TRUST_MANIFESTS"} {
+		if p := s.given[name]; p.own {
+			s.refuse(p, "has no effect on plain files, which the storageUri names: leave %s out", name)
+		}
+		delete(s.given, name)
+	}
+	address, query, reason := parseFolderURI(s.job.uri)
+	if reason != "" {
+		s.errs = append(s.errs, field.Invalid(uriPath, s.job.uri, reason))
+		return nil
+	}
+	s.errs = append(s.errs, s.given.addQuery(query, folderNames)...)
+	files := &v1alpha1.FilesSource{URIs: []string{address}}
+	switch p := s.given["PARTITIONS"]; p.value {
+	case "", "auto":
+	case "off":
+		files.Partitions = v1alpha1.PartitionsIgnore
+	default:
+		s.refuse(p, "must be auto or off")
+	}
+	return &v1alpha1.Source{Files: files}
 }
 
 func (s *spec) tableOfVariables(schema, table parameter) string {

@@ -6,6 +6,7 @@ package request
 import (
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -20,11 +21,13 @@ import (
 // Our schemes of spec.initializer.dataset.storageUri. Like the Kubeflow SDK we only accept lower case.
 const (
 	tableScheme     = "cache://"
+	folderScheme    = "cache+" // then the address of Parquet files
 	referenceScheme = reference.Scheme
 )
 
 const (
 	tableForm     = "must be cache://<schema>/<table>, with the levels of a schema joined by dots and, where wanted, ?columns=a,b&filter=...&snapshot=..."
+	folderForm    = "must be cache+<address>, such as cache+s3://bucket/train/ or cache+gs://bucket/*/part-*.parquet, with no spaces and, where wanted, ?columns=a,b&filter=...&partitions=off; addresses begin with s3, s3a, gs, abfs, abfss, wasb, wasbs or file"
 	referenceForm = "must be datacache://<name> or datacache://<namespace>/<name>; several are separated by commas"
 )
 
@@ -55,12 +58,30 @@ func parseTableURI(uri string) (parsed tableURI, reason string) {
 		}
 		*into = part
 	}
-	query, err := url.ParseQuery(rawQuery)
+	parsed.query, reason = parseQuery(rawQuery)
+	return parsed, reason
+}
+
+func parseQuery(raw string) (query url.Values, reason string) {
+	query, err := url.ParseQuery(raw)
 	if err != nil {
-		return parsed, fmt.Sprintf("has a query that can't be read (%v): in it, %%25 stands for %%, %%26 for &, %%2B for + and %%3B for ;", err)
+		return nil, fmt.Sprintf("has a query that can't be read (%v): in it, %%25 stands for %%, %%26 for &, %%2B for + and %%3B for ;", err)
 	}
-	parsed.query = query
-	return parsed, ""
+	return query, ""
+}
+
+// folderAddress matches the address of a cache+ URI.
+var folderAddress = regexp.MustCompile(`^(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|file)://.`)
+
+// parseFolderURI parses a cache+ URI, or returns the reason why it is invalid. The address is not unescaped: escapes are part of the names of
+// objects. A question mark begins the query, so it can't be in a glob.
+func parseFolderURI(uri string) (address string, query url.Values, reason string) {
+	address, rawQuery, _ := strings.Cut(strings.TrimPrefix(uri, folderScheme), "?")
+	if !folderAddress.MatchString(address) || strings.ContainsFunc(address, unreadable) || runes(address) > maxURI {
+		return "", nil, folderForm
+	}
+	query, reason = parseQuery(rawQuery)
+	return address, query, reason
 }
 
 // tableName joins a schema and a table to DataCache.spec.arrow.table, or returns the reason why they are invalid.

@@ -88,8 +88,31 @@ def test_several_datacaches_are_named(posted: tuple[TrainerClient, list[dict[str
 
 
 @pytest.mark.parametrize(
+    "named",
+    [{"source": "s3://bucket/train/"}, {"storage_uri": "cache+s3://bucket/train/"}],
+    ids=lambda named: next(iter(named)),
+)
+def test_files_of_no_table(named: dict[str, str], posted: tuple[TrainerClient, list[dict[str, Any]]]) -> None:
+    client, bodies = posted
+    client.train(
+        runtime=RUNTIME,
+        initializer=Initializer(dataset=ArrowCacheDatasetInitializer(3, **named, columns=["a,b"], filter="a > 1")),
+        trainer=CustomTrainerContainer(image="trainer:1"),
+    )
+    assert _sent(bodies) == (
+        "cache+s3://bucket/train/",
+        {"CLUSTER_SIZE": "3", "COLUMNS": '["a,b"]', "FILTER": "a > 1"},
+    )
+
+
+@pytest.mark.parametrize(
     ("given", "words"),
     [
+        ({**_TABLE, "source": "s3://b/t/"}, ["no table", "metadata_loc", "table_name"]),
+        ({"cluster_size": 3, "source": "s3://b", "snapshot_id": 7}, ["snapshot_id"]),
+        ({"cluster_size": 3, "source": "./train"}, ["'./train'", "s3://bucket/train/"]),
+        ({"cluster_size": 3, "source": "s3://b", "storage_uri": "cache://a/b"}, ["source", "storage_uri"]),
+        ({"source": "s3://b"}, ["cluster_size is missing"]),
         ({**_TABLE, "cluster_size": 1}, ["cluster_size", "1", "at least 2"]),
         ({**_TABLE, "cluster_size": "2.5"}, ["cluster_size", "'2.5'", "integer"]),
         ({**_TABLE, "cluster_size": None}, ["cluster_size is missing"]),

@@ -57,6 +57,21 @@ func TestDataCacheValidation(t *testing.T) {
 			dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{ID: new("9223372036854775807")}
 		}, ""},
 		"a wrong time": {func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{AsOf: new("yesterday")} }, "date-time"},
+		"two sources":  {func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Source = folder("s3://b/t/") }, "exactly one of metadataLocation, catalog and source"},
+		"no table":     {func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Table = "" }, "table must be set, unless source is"},
+		"files": {func(dc *v1alpha1.DataCache) {
+			dc.Spec.Arrow.Table, dc.Spec.Arrow.MetadataLocation, dc.Spec.Arrow.Source = "", nil, folder("s3://b/t/")
+		}, ""},
+		"files and a table": {func(dc *v1alpha1.DataCache) {
+			dc.Spec.Arrow.MetadataLocation, dc.Spec.Arrow.Source = nil, folder("s3://b/t/")
+		}, "table must be set, unless source is"},
+		"a source of nothing": {func(dc *v1alpha1.DataCache) {
+			dc.Spec.Arrow.Table, dc.Spec.Arrow.MetadataLocation, dc.Spec.Arrow.Source = "", nil, &v1alpha1.Source{}
+		}, "spec.arrow.source.files"},
+		"files at a snapshot": {func(dc *v1alpha1.DataCache) {
+			dc.Spec.Arrow.Table, dc.Spec.Arrow.MetadataLocation, dc.Spec.Arrow.Source = "", nil, folder("s3://b/t/")
+			dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{ID: new("7")}
+		}, "plain files have no snapshots"},
 		"shared": {func(dc *v1alpha1.DataCache) {
 			dc.Spec.Sharing = v1alpha1.Sharing{Weights: map[string]int32{"team-a/train": 3}, MaxJobs: 9, MaxStreamsPerJob: 64}
 		}, ""},

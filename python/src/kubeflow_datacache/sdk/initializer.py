@@ -3,6 +3,7 @@
 """The dataset initializer that requests a cache for a TrainJob."""
 
 import json
+import re
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -24,8 +25,11 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         metadata_loc: URI of the table's metadata file. This or catalog_uri, unless storage_uri names a DataCache.
         table_name: the table, if storage_uri does not name it.
         schema_name: the table's schema, levels joined by dots, if storage_uri does not name it.
-        storage_uri: cache://<schema>/<table>, instead of the two names; or datacache://[<namespace>/]<name> for an
-            existing DataCache, or several separated by commas, and then no other argument but ready_timeout.
+        storage_uri: cache://<schema>/<table>, instead of the two names; cache+<source>?partitions=off, instead of
+            source; or datacache://[<namespace>/]<name> for an existing DataCache, or several separated by commas, and
+            then no other argument but ready_timeout.
+        source: a folder, glob or file of Parquet files that belong to no table, such as "s3://bucket/train/". Then
+            neither metadata_loc, catalog_uri, snapshot_id nor names of a table may be given.
         columns: columns to keep, in this order; None keeps all.
         filter: rows to keep, as in SQL's WHERE: "label >= 1 AND lang = 'en'".
         snapshot_id: the table's snapshot; None uses the current one when the cache is planned.
@@ -62,6 +66,7 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         schema_name: str | None = None,
         storage_uri: str | None = None,
         *,
+        source: str | None = None,
         columns: list[str] | None = None,
         filter: str | None = None,
         snapshot_id: int | str | None = None,
@@ -86,6 +91,10 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         self.worker_cpu, self.worker_mem = quantity("worker_cpu", worker_cpu), quantity("worker_mem", worker_mem)
         self.iam_role = iam_role
         self.metadata_loc = metadata_loc or ""  # the SDK always sends it; empty means unset
+        if source is not None:
+            if storage_uri is not None:
+                raise ValueError(f"source {source!r} and storage_uri {storage_uri!r} are given: leave one out")
+            storage_uri = f"cache+{source}"
         if storage_uri is not None and storage_uri.startswith("datacache://"):
             self._refer(storage_uri, cluster_size, table_name, schema_name)
             return
@@ -94,6 +103,9 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
                 "cluster_size is missing: give the number of the cache's pods, the head and at least 1 data node"
             )
         self.num_data_nodes = _pods(cluster_size) - 1
+        if storage_uri is not None and storage_uri.startswith("cache+"):
+            self._read_files(storage_uri, table_name or schema_name)
+            return
         self.storage_uri = _table(storage_uri, schema_name, table_name)
         if bool(metadata_loc) == bool(catalog_uri):
             raise ValueError(
@@ -102,6 +114,19 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
 
     def __post_init__(self) -> None:
         """Replaces the SDK's check, which accepts only cache:// and at least two data nodes."""
+
+    def _read_files(self, storage_uri: str, table: str | None) -> None:
+        """Reads plain files."""
+        others = ("metadata_loc", "catalog_uri", "catalog_warehouse", "snapshot_id")
+        given = [name for name in others if getattr(self, name)] + ["table_name and schema_name"] * bool(table)
+        if given:
+            raise ValueError(f"{storage_uri} names plain files, which belong to no table: leave {', '.join(given)} out")
+        if not re.match(r"cache\+(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|file)://\S+$", storage_uri):
+            raise ValueError(
+                f"{storage_uri.removeprefix('cache+')!r} is no address of files: it must be a folder, glob or file such"
+                " as s3://bucket/train/"
+            )
+        self.storage_uri = storage_uri
 
     def _refer(self, storage_uri: str, *given: object) -> None:
         """Refers to an existing DataCache."""
@@ -139,6 +164,6 @@ def _table(storage_uri: str | None, schema: str | None, table: str | None) -> st
     parts = storage_uri.removeprefix("cache://").partition("?")[0].split("/")
     if not storage_uri.startswith("cache://") or len(parts) != 2 or not all(parts):
         raise ValueError(
-            f"storage_uri is {storage_uri!r}: it must be cache://<schema>/<table> or datacache://[<namespace>/]<name>"
+            f"storage_uri is {storage_uri!r}: it must be cache://<schema>/<table>, cache+<address of files> or datacache://[<namespace>/]<name>"
         )
     return storage_uri
