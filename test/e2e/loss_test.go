@@ -52,11 +52,12 @@ func TestDataNodeDies(t *testing.T) {
 	}
 }
 
-// TestNodeIsLost powers off a whole node during training, with one of a cache's two data nodes on it, and turns it on again. It is
-// not parallel, since other tests have pods there too.
+// TestNodeIsLost powers off a whole node during training, with one of a cache's two data nodes and the disk of another Job's replica
+// on it, and turns it on again. It is not parallel, since other tests have pods there too.
 func TestNodeIsLost(t *testing.T) {
 	ns := namespace(t)
 	onCluster(t, "status")
+	scratch := newStranded(t, namespace(t))
 	dc := sharedCache(ns, wide.write(t), ns)
 	dc.Spec.Retention.IdleTTL = nil // it must be kept while it has no user yet
 	dc.Spec.Arrow.Head.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{NodeSelector: map[string]string{corev1.LabelHostname: "n1"}}}
@@ -71,11 +72,14 @@ func TestNodeIsLost(t *testing.T) {
 	j.Nodes, j.Args = 2, slowArgs()
 	r := train(t, ns, j)
 	r.passes(t, 2, 10)
+	schedule(t, "n2", true) // or the Job's next pod could not come back
 
 	began := time.Now()
 	powerOn := powerOff(t, "2")
 	cluster.DataCache(t, ns, dc.Name, v1alpha1.StateDegraded)
+	scratch.waits(t)
 	powerOn()
+	scratch.completes(t)
 	isBack(t, ns, dc.Name, began)
 	for rank := range 2 {
 		lines, err := r.now(t, rank)

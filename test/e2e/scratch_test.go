@@ -118,19 +118,28 @@ func TestScratchIsOnePods(t *testing.T) {
 	})
 }
 
-// TestNodeOfScratchIsLost powers off the node with a replica's disk: its next pod waits and reports why. When the node is back, the
-// pod reads what the first one wrote. It is not parallel, since other tests have pods on that node.
-func TestNodeOfScratchIsLost(t *testing.T) {
-	ns := namespace(t)
+// stranded is a Job of one replica, whose pod runs on n2 and has written to its disk there.
+type stranded struct {
+	namespace string
+	job       *batchv1.Job
+	pod       corev1.Pod
+}
+
+func newStranded(t *testing.T, namespace string) *stranded {
+	t.Helper()
 	needsLocalPath(t)
-	onCluster(t, "status")
 	spec := scratchJob(1, `[ -e /scratch/mark ] && exit 0; touch /scratch/mark; sync; echo written; sleep infinity`)
 	spec.Template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "n2"}
-	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "lost"}, Spec: spec}
-	cluster.Create(t, job)
-	first := podOf(t, ns, "lost-0", "")
-	writes(t, &first, "written")
-	powerOn := powerOff(t, "2")
+	s := &stranded{namespace: namespace, job: &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "lost"}, Spec: spec}}
+	cluster.Create(t, s.job)
+	s.pod = podOf(t, namespace, "lost-0", "")
+	writes(t, &s.pod, "written")
+	return s
+}
+
+// waits checks that the Job's next pod waits for the lost node, and that events say why.
+func (s *stranded) waits(t *testing.T) {
+	t.Helper()
 	node := &corev1.Node{}
 	cluster.Become(t, node, "", "n2", "unreachable", func() error {
 		for _, c := range node.Status.Conditions {
@@ -140,23 +149,27 @@ func TestNodeOfScratchIsLost(t *testing.T) {
 		}
 		return errors.New("it is ready")
 	})
-	if err := cluster.Client.Delete(t.Context(), &first, client.GracePeriodSeconds(0)); err != nil {
+	if err := cluster.Client.Delete(t.Context(), &s.pod, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}
 	for _, kind := range []string{"Pod", "Job"} {
-		awaitEvent(t, ns, kind, scratch.EventStranded, "claim scratch-lost-0 is bound to the volume", "n2", "delete the claim")
+		awaitEvent(t, s.namespace, kind, scratch.EventStranded, "claim scratch-lost-0 is bound to the volume", "n2", "delete the claim")
 	}
 	var pods corev1.PodList
-	if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(ns)); err != nil {
+	if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(s.namespace)); err != nil {
 		t.Fatal(err)
 	}
 	if len(pods.Items) != 1 || !claim.Gated(&pods.Items[0]) {
 		t.Errorf("there are %d pods, want one that keeps its gate", len(pods.Items))
 	}
-	powerOn()
-	cluster.Become(t, job, ns, job.Name, "complete", func() error {
-		if job.Status.Succeeded != 1 {
-			return fmt.Errorf("its status is %+v", job.Status)
+}
+
+// completes checks that the next pod finds what the first one wrote.
+func (s *stranded) completes(t *testing.T) {
+	t.Helper()
+	cluster.Become(t, s.job, s.namespace, s.job.Name, "complete", func() error {
+		if s.job.Status.Succeeded != 1 {
+			return fmt.Errorf("its status is %+v", s.job.Status)
 		}
 		return nil
 	})
