@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -32,7 +31,14 @@ func TestTwoCopiesOfATableThatMoves(t *testing.T) {
 	ns := cluster.Namespace(t)
 	table := icetest.Local(t).Create("reviews", 2, ice.NewSchema(0, ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64}))
 	table.Append(icetest.Row{"id": 1}, icetest.Row{"id": 2})
-	catalog := restCatalog(t, table)
+	catalog := icetest.ServeCatalog(t, "127.0.0.1", func() icetest.Loaded {
+		at := table.Metadata()
+		text, err := os.ReadFile(strings.TrimPrefix(at, "file://"))
+		if err != nil {
+			t.Error(err)
+		}
+		return icetest.Loaded{Location: at, Metadata: text}
+	})
 	create := func(name string) {
 		dc := named(ns, name)
 		dc.Spec.Arrow.MetadataLocation, dc.Spec.Arrow.Table, dc.Spec.Arrow.Replicas = nil, "demo.reviews", 2
@@ -64,33 +70,6 @@ func TestTwoCopiesOfATableThatMoves(t *testing.T) {
 	if got := startHead(t, appears(t, &corev1.Pod{}, ns, "later-cache-0")); got.Rows != 3 || got.Snapshot == planned.Snapshot {
 		t.Errorf("a cache of the table as it is now serves %+v, want 3 rows of another snapshot than %+v", got, planned)
 	}
-}
-
-// restCatalog serves the two requests of an Iceberg REST catalog with which a head finds a table: the configuration, and the table's metadata as
-// it is at that time.
-func restCatalog(t *testing.T, table *icetest.Table) string {
-	t.Helper()
-	mux := http.NewServeMux()
-	answer := func(w http.ResponseWriter, value any) {
-		w.Header().Set("Content-Type", "application/json")
-		if err := json.NewEncoder(w).Encode(value); err != nil {
-			t.Error(err)
-		}
-	}
-	mux.HandleFunc("GET /v1/config", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, map[string]any{"defaults": map[string]string{}, "overrides": map[string]string{}})
-	})
-	mux.HandleFunc("GET /v1/namespaces/demo/tables/reviews", func(w http.ResponseWriter, _ *http.Request) {
-		at := table.Metadata()
-		text, err := os.ReadFile(strings.TrimPrefix(at, "file://"))
-		if err != nil {
-			t.Error(err)
-		}
-		answer(w, map[string]any{"metadata-location": at, "metadata": json.RawMessage(text), "config": map[string]string{}})
-	})
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	return server.URL
 }
 
 // servedTable is what a head says that it serves.

@@ -21,13 +21,14 @@ import (
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
-// TestTwoCopies checks that both heads of a cache with two copies serve the same rows of the same snapshot. In the middle of an epoch
-// one head's container is killed, and then the other's pod is deleted together with its data node: training must still get each row
+// TestTwoCopies checks that both heads of a cache with two copies serve the same rows of the same snapshot, although the catalog has
+// another one since the first head loaded the table. In the middle of an epoch one head's container is killed, and then the other's pod is deleted together with its data node: training must still get each row
 // exactly once.
 func TestTwoCopies(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t)
-	dc := sharedCache(ns, wide.write(t), ns)
+	dc := sharedCache(ns, "", ns)
+	dc.Spec.Arrow.MetadataLocation, dc.Spec.Arrow.Catalog = nil, &v1alpha1.Catalog{URI: wide.moving(t)}
 	dc.Spec.Arrow.Replicas, dc.Spec.Arrow.DataNodes = 2, 1
 	dc.Spec.Arrow.DataNode.Resources.Requests[corev1.ResourceMemory] = resource.MustParse("512Mi")
 	dc.Spec.Retention.IdleTTL = nil // it must be kept while it has no user yet

@@ -4,10 +4,14 @@
 package e2e
 
 import (
+	"encoding/json"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+
+	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
 // table describes a table for sdk/tables.py.
@@ -18,6 +22,7 @@ type table struct {
 	Width    int    `json:"width"` // approximate bytes of a row's content
 	Truncate bool   `json:"truncate"`
 	Words    bool   `json:"words"` // contents of words, of which the label can be learnt
+	Moves    bool   `json:"moves"` // for moving only
 }
 
 // reviews is the table of most tests.
@@ -42,15 +47,33 @@ func (w table) write(t *testing.T) string {
 	if done.uri != "" {
 		return done.uri
 	}
-	keys := storeKeys(t)
+	done.uri = strings.TrimSpace(string(w.make(t)))
+	t.Logf("wrote %d rows: %s", w.Rows, done.uri)
+	return done.uri
+}
+
+// make runs sdk/tables.py and returns what it prints.
+func (w table) make(t *testing.T) []byte {
+	t.Helper()
 	var environment []string
-	for name, value := range keys {
+	for name, value := range storeKeys(t) {
 		environment = append(environment, name+"="+string(value))
 	}
 	if given := os.Getenv("E2E_STORE"); given != "" {
 		environment = append(environment, "AWS_ENDPOINT_URL="+given)
 	}
-	done.uri = strings.TrimSpace(string(runPython(t, environment, w, "tables.py")))
-	t.Logf("wrote %d rows: %s", w.Rows, done.uri)
-	return done.uri
+	return runPython(t, environment, w, "tables.py")
+}
+
+// moving writes the table, and serves it as demo.reviews of a REST catalog, whose URI it returns. The table moves once it was loaded: all
+// later clients get one with another file.
+func (w table) moving(t *testing.T) (catalog string) {
+	t.Helper()
+	w.Moves = true
+	var answers []icetest.Loaded
+	if err := json.Unmarshal(w.make(t), &answers); err != nil || len(answers) != 2 {
+		t.Fatalf("sdk/tables.py printed %d tables: %v", len(answers), err)
+	}
+	var loads atomic.Int64
+	return icetest.ServeCatalog(t, ownAddress(t), func() icetest.Loaded { return answers[min(loads.Add(1), 2)-1] })
 }

@@ -3,8 +3,9 @@
 """tables.py < JSON: writes an Iceberg table into the bucket "tables" and prints the URI of its metadata file.
 
 {"name": ..., "rows": ..., "files": ..., "width": ...}: numbers of rows and files, and the approximate bytes of a
-content. "truncate": true cuts the last file short, like an interrupted upload. "words": true writes contents of common
-words after the id instead, with label 1 where one of them is "marvellous".
+content. "moves": true appends another file then, and prints what a REST catalog returns for the table before and after
+that, as JSON. "truncate": true cuts the last file short, like an interrupted upload. "words": true writes contents of
+common words after the id instead, with label 1 where one of them is "marvellous".
 
 Row i has id i, a content that begins with "review i ", and label i % 5. The store and its keys are in AWS_ENDPOINT_URL
 and the other AWS variables.
@@ -80,6 +81,12 @@ def truncate(store: S3FileSystem, table: Table) -> None:
         target.write(content[: len(content) * 3 // 4])
 
 
+def loaded(store: S3FileSystem, table: Table) -> dict[str, Any]:
+    """What an Iceberg REST catalog returns to a client that loads the table."""
+    with store.open_input_file(table.metadata_location.removeprefix("s3://")) as source:
+        return {"metadata-location": table.metadata_location, "metadata": json.loads(source.read())}
+
+
 def main() -> None:
     """Write the table that standard input describes."""
     spec = json.load(sys.stdin)
@@ -105,6 +112,11 @@ def main() -> None:
         table = write(catalog, spec)
         if spec.get("truncate"):
             truncate(store, table)
+        if spec.get("moves"):
+            before = loaded(store, table)
+            table.append(rows(spec["rows"], 100, spec["width"]))
+            print(json.dumps([before, loaded(store, table)]))
+            return
         print(table.metadata_location)
 
 
