@@ -181,6 +181,9 @@ func newManager(ctx context.Context, c *kubetest.Cluster, port int, metrics *pro
 		LeaderElectionID:              "datacache-manager",
 		LeaderElectionNamespace:       systemNamespace,
 		LeaderElectionReleaseOnCancel: true,
+		// Longer than a busy machine may leave the leader without processor time. A leader that stops releases its lease at once.
+		LeaseDuration: new(3 * time.Minute),
+		RenewDeadline: new(2 * time.Minute),
 	})
 	if err != nil {
 		return nil, err
