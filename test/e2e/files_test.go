@@ -1,0 +1,27 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+)
+
+// TestFolder trains from a folder of Parquet files: those of an Iceberg table, without what the table says of them.
+func TestFolder(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t)
+	table, _, _ := strings.Cut(reviews.write(t), "/metadata/")
+	j := cacheJob("folder", "", 2, "loader")
+	j.Initializer = "Arrow"
+	j.Dataset = map[string]any{
+		"source": table + "/data/", "cluster_size": 3,
+		"head_cpu": "50m", "head_mem": "128Mi", "worker_cpu": "50m", "worker_mem": "256Mi",
+	}
+	r := train(t, ns, j)
+	r.ends(t, trainer.TrainJobComplete)
+	readOnce(t, r, r.look(t), 2, reviews.Rows)
+}
