@@ -13,6 +13,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
+	"github.com/apache/arrow-go/v18/arrow/float16"
 	"github.com/google/uuid"
 
 	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
@@ -94,16 +95,47 @@ func (n decimalNumber) scaled(scale, count int) (string, bool) {
 	return text, true
 }
 
-func parseInteger[T int32 | int64](l syntax.Literal, _ arrow.DataType) (Value, string) {
+func parseInteger[T Integer](l syntax.Literal, _ arrow.DataType) (Value, string) {
 	bits := 8 * int(unsafe.Sizeof(T(0)))
+	least, most := int64(math.MinInt64)>>(64-bits), int64(math.MaxInt64)>>(64-bits)
+	if T(0)-1 > 0 { // unsigned
+		least, most = 0, int64(1)<<bits-1
+	}
 	if n, ok := parseNumber(l); ok {
 		if text, ok := n.scaled(0, 19); ok {
-			if value, err := strconv.ParseInt(text, 10, bits); err == nil {
+			if value, err := strconv.ParseInt(text, 10, 64); err == nil && least <= value && value <= most {
 				return IntValue(value), ""
 			}
 		}
 	}
-	return Value{}, fmt.Sprintf("want an integer from %d to %d", int64(math.MinInt64)>>(64-bits), int64(math.MaxInt64)>>(64-bits))
+	return Value{}, fmt.Sprintf("want an integer from %d to %d", least, most)
+}
+
+func parseUint64(l syntax.Literal, _ arrow.DataType) (Value, string) {
+	if n, ok := parseNumber(l); ok {
+		if text, ok := n.scaled(0, 20); ok {
+			if value, err := strconv.ParseUint(text, 10, 64); err == nil {
+				return DecimalValue(decimal128.FromU64(value)), ""
+			}
+		}
+	}
+	return Value{}, fmt.Sprintf("want an integer from 0 to %d", uint64(math.MaxUint64))
+}
+
+// parseHalf parses a number and rounds it to the nearest one of 16 bits.
+func parseHalf(l syntax.Literal, t arrow.DataType) (Value, string) {
+	v, reason := parseFloat[float32](l, t)
+	if reason != "" {
+		return v, reason
+	}
+	half := float64(float16.New(float32(v.Float)).Float32())
+	switch {
+	case math.IsInf(half, 0):
+		return Value{}, "the number is too large"
+	case half == 0 && v.Float != 0:
+		return Value{}, "the number is too small to tell from 0"
+	}
+	return FloatValue(half), ""
 }
 
 func parseFloat[T float32 | float64](l syntax.Literal, _ arrow.DataType) (Value, string) {

@@ -43,7 +43,7 @@ func parseTime(l syntax.Literal, t arrow.DataType) (Value, string) {
 		return Value{}, want
 	}
 	hour, minute, second := clock.Clock()
-	return inUnit(int64(hour*3600+minute*60+second), parts[3], t.(*arrow.Time64Type).Unit)
+	return inUnit(int64(hour*3600+minute*60+second), parts[3], t.(arrow.TemporalWithUnit).TimeUnit())
 }
 
 // parseTimestamp parses a date, or a date and a time of day, with or without a zone.

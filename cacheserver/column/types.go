@@ -12,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
+	"github.com/apache/arrow-go/v18/arrow/float16"
 
 	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
 )
@@ -39,10 +40,18 @@ var types = map[arrow.Type]Type{
 		},
 		func(v Value, _ arrow.DataType) ([]byte, bool) { return []byte{byte(v.Int)}, v.Int == 0 || v.Int == 1 },
 	},
+	arrow.INT8:    integers[int8](named("int8"), parseInteger[int8]),
+	arrow.INT16:   integers[int16](named("int16"), parseInteger[int16]),
+	arrow.UINT8:   integers[uint8](named("uint8"), parseInteger[uint8]),
+	arrow.UINT16:  integers[uint16](named("uint16"), parseInteger[uint16]),
+	arrow.UINT32:  integers[uint32](named("uint32"), parseInteger[uint32]),
+	arrow.UINT64:  {Decimal, named("uint64"), parseUint64, fixedWidth[uint64], decodeUint64, encodeUint64},
 	arrow.INT32:   integers[int32](named("int"), parseInteger[int32]),
 	arrow.INT64:   integers[int64](named("long"), parseInteger[int64]),
 	arrow.DATE32:  integers[int32](named("date"), parseDate),
+	arrow.TIME32:  integers[int32](named("time"), parseTime),
 	arrow.TIME64:  integers[int64](named("time"), parseTime),
+	arrow.FLOAT16: {Float, named("half"), parseHalf, fixedWidth[float16.Num], decodeHalf, encodeHalf},
 	arrow.FLOAT32: floats[float32]("float"),
 	arrow.FLOAT64: floats[float64]("double"),
 	arrow.TIMESTAMP: integers[int64](func(t arrow.DataType) string {
@@ -133,8 +142,8 @@ type Bits func(i int) bool
 // Texts are the cells of an array of kind Bytes; they share its memory.
 type Texts func(i int) string
 
-// Cells returns the cells of an array: Bits, []int32, []int64, []float32, []float64, []decimal128.Num or Texts. Those of nulls are
-// arbitrary.
+// Cells returns the cells of an array: Bits, a slice of integers, []float16.Num, []float32, []float64, []decimal128.Num or Texts. Those of
+// nulls are arbitrary. The values of []uint64 are of kind Decimal, those of other integers of kind Int.
 func Cells(arr arrow.Array) (any, error) {
 	row, ok := TypeOf(arr.DataType())
 	if !ok {
@@ -160,7 +169,7 @@ func fixedWidth[T arrow.FixedWidthType](arr arrow.Array) any {
 }
 
 // number returns the number that raw holds; false if it has another length.
-func number[T int32 | int64 | float32 | float64](raw []byte) (v T, ok bool) {
+func number[T Integer | uint64 | float32 | float64](raw []byte) (v T, ok bool) {
 	if len(raw) != int(unsafe.Sizeof(v)) {
 		return v, false
 	}
@@ -168,8 +177,13 @@ func number[T int32 | int64 | float32 | float64](raw []byte) (v T, ok bool) {
 	return v, err == nil
 }
 
+// Integer are the integers whose values are of kind Int.
+type Integer interface {
+	int8 | int16 | int32 | int64 | uint8 | uint16 | uint32
+}
+
 // integers is the row of types that are stored as T.
-func integers[T int32 | int64](name func(arrow.DataType) string, parse func(syntax.Literal, arrow.DataType) (Value, string)) Type {
+func integers[T Integer](name func(arrow.DataType) string, parse func(syntax.Literal, arrow.DataType) (Value, string)) Type {
 	return Type{
 		Int, name, parse, fixedWidth[T],
 		func(raw []byte, _ arrow.DataType) (Value, bool) {
@@ -180,6 +194,25 @@ func integers[T int32 | int64](name func(arrow.DataType) string, parse func(synt
 			return slices.Clone(arrow.GetBytes([]T{T(v.Int)})), int64(T(v.Int)) == v.Int
 		},
 	}
+}
+
+func decodeUint64(raw []byte, _ arrow.DataType) (Value, bool) {
+	v, ok := number[uint64](raw)
+	return DecimalValue(decimal128.FromU64(v)), ok
+}
+
+func encodeUint64(v Value, _ arrow.DataType) ([]byte, bool) {
+	return slices.Clone(arrow.GetBytes([]uint64{v.Decimal.LowBits()})), v.Decimal.HighBits() == 0
+}
+
+func decodeHalf(raw []byte, _ arrow.DataType) (Value, bool) {
+	bits, ok := number[uint16](raw)
+	return FloatValue(float64(float16.FromBits(bits).Float32())), ok
+}
+
+func encodeHalf(v Value, _ arrow.DataType) ([]byte, bool) {
+	half := float16.New(float32(v.Float))
+	return slices.Clone(arrow.GetBytes([]uint16{half.Uint16()})), v.Float != v.Float || float64(half.Float32()) == v.Float
 }
 
 func floats[T float32 | float64](name string) Type {

@@ -5,6 +5,7 @@ package column
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/extensions"
+	"github.com/apache/arrow-go/v18/arrow/float16"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
@@ -23,6 +25,7 @@ func TestRows(t *testing.T) {
 	at := func(unit arrow.TimeUnit, zone string) arrow.DataType {
 		return &arrow.TimestampType{Unit: unit, TimeZone: zone}
 	}
+	number := func(text string) syntax.Literal { return syntax.Literal{Kind: syntax.NumberLiteral, Value: text} }
 	tests := []struct {
 		typ     arrow.DataType
 		name    string
@@ -31,6 +34,14 @@ func TestRows(t *testing.T) {
 		want    Value
 	}{
 		{arrow.FixedWidthTypes.Boolean, "boolean", syntax.Literal{Kind: syntax.BoolLiteral, Value: "TRUE"}, `true`, IntValue(1)},
+		{arrow.PrimitiveTypes.Int8, "int8", number("-128"), `-128`, IntValue(-128)},
+		{arrow.PrimitiveTypes.Int16, "int16", number("-32768"), `-32768`, IntValue(-32768)},
+		{arrow.PrimitiveTypes.Uint8, "uint8", number("255"), `255`, IntValue(255)},
+		{arrow.PrimitiveTypes.Uint16, "uint16", number("65535"), `65535`, IntValue(65535)},
+		{arrow.PrimitiveTypes.Uint32, "uint32", number("4294967295"), `4294967295`, IntValue(4294967295)},
+		{arrow.PrimitiveTypes.Uint64, "uint64", number("18446744073709551615"), `18446744073709551615`, DecimalValue(decimal128.FromU64(math.MaxUint64))},
+		{arrow.FixedWidthTypes.Float16, "half", number("0.1"), `0.1`, FloatValue(0.0999755859375)},
+		{arrow.FixedWidthTypes.Time32ms, "time", syntax.Literal{Kind: syntax.TimeLiteral, Value: "00:00:01.5"}, `"00:00:01.5"`, IntValue(1500)},
 		{arrow.PrimitiveTypes.Int32, "int", syntax.Literal{Kind: syntax.NumberLiteral, Value: "-7"}, `-7`, IntValue(-7)},
 		{arrow.PrimitiveTypes.Int64, "long", syntax.Literal{Kind: syntax.NumberLiteral, Value: "9e18"}, `9000000000000000000`, IntValue(9e18)},
 		{arrow.PrimitiveTypes.Float32, "float", syntax.Literal{Kind: syntax.NumberLiteral, Value: "-1.5"}, `-1.5`, FloatValue(-1.5)},
@@ -87,6 +98,20 @@ func first(t *testing.T, arr arrow.Array) Value {
 	switch cells := cells.(type) {
 	case Bits:
 		return IntValue(BoolInt(cells(0)))
+	case []int8:
+		return IntValue(int64(cells[0]))
+	case []int16:
+		return IntValue(int64(cells[0]))
+	case []uint8:
+		return IntValue(int64(cells[0]))
+	case []uint16:
+		return IntValue(int64(cells[0]))
+	case []uint32:
+		return IntValue(int64(cells[0]))
+	case []uint64:
+		return DecimalValue(decimal128.FromU64(cells[0]))
+	case []float16.Num:
+		return FloatValue(float64(cells[0].Float32()))
 	case []int32:
 		return IntValue(int64(cells[0]))
 	case []int64:
@@ -111,7 +136,8 @@ func TestDoesNotFit(t *testing.T) {
 		v   Value
 		typ arrow.DataType
 	}{
-		{IntValue(2), arrow.FixedWidthTypes.Boolean}, {IntValue(1 << 31), arrow.PrimitiveTypes.Int32}, {FloatValue(1), arrow.PrimitiveTypes.Int64},
+		{IntValue(2), arrow.FixedWidthTypes.Boolean}, {IntValue(-1), arrow.PrimitiveTypes.Uint8}, {IntValue(1 << 32), arrow.PrimitiveTypes.Uint32},
+		{DecimalValue(decimal128.FromI64(-1)), arrow.PrimitiveTypes.Uint64}, {FloatValue(0.1), arrow.FixedWidthTypes.Float16}, {IntValue(1 << 31), arrow.PrimitiveTypes.Int32}, {FloatValue(1), arrow.PrimitiveTypes.Int64},
 		{DecimalValue(decimal128.FromI64(100)), decimal}, {BytesValue("ab"), &arrow.FixedSizeBinaryType{ByteWidth: 3}}, {BytesValue("ab"), extensions.NewUUIDType()},
 		{IntValue(1), arrow.ListOf(arrow.PrimitiveTypes.Int32)},
 	} {

@@ -34,7 +34,7 @@ func appendFields(all []*field, parents string, fields []column.Field, within st
 		all = append(all, own)
 		inner := within
 		switch f.Type.ID() {
-		case arrow.LIST:
+		case arrow.LIST, arrow.FIXED_SIZE_LIST:
 			inner = "it lies within a list"
 		case arrow.MAP:
 			inner = "it lies within a map"

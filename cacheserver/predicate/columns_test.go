@@ -13,6 +13,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/extensions"
+	"github.com/apache/arrow-go/v18/arrow/float16"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/google/uuid"
 
@@ -47,7 +48,7 @@ func columnOf[T any](name string, to arrow.DataType, value func(T) column.Value,
 	return c
 }
 
-func ints[T ~int32 | ~int64](v T) column.Value     { return column.IntValue(int64(v)) }
+func ints[T column.Integer](v T) column.Value      { return column.IntValue(int64(v)) }
 func floats[T float32 | float64](v T) column.Value { return column.FloatValue(float64(v)) }
 func text[T string | []byte](v T) column.Value     { return column.BytesValue(string(v)) }
 
@@ -59,6 +60,22 @@ func timestamps(b array.Builder, v int64) {
 var columns = []testColumn{
 	columnOf("bool", arrow.FixedWidthTypes.Boolean, func(v bool) column.Value { return column.IntValue(column.BoolInt(v)) },
 		func(b array.Builder, v bool) { b.(*array.BooleanBuilder).Append(v) }, false, true),
+	columnOf("i8", arrow.PrimitiveTypes.Int8, ints[int8],
+		func(b array.Builder, v int8) { b.(*array.Int8Builder).Append(v) }, math.MinInt8, -1, 0, 7, math.MaxInt8),
+	columnOf("i16", arrow.PrimitiveTypes.Int16, ints[int16],
+		func(b array.Builder, v int16) { b.(*array.Int16Builder).Append(v) }, math.MinInt16, -1, 0, 7, math.MaxInt16),
+	columnOf("u8", arrow.PrimitiveTypes.Uint8, ints[uint8],
+		func(b array.Builder, v uint8) { b.(*array.Uint8Builder).Append(v) }, 0, 7, 1<<7, math.MaxUint8),
+	columnOf("u16", arrow.PrimitiveTypes.Uint16, ints[uint16],
+		func(b array.Builder, v uint16) { b.(*array.Uint16Builder).Append(v) }, 0, 7, 1<<15, math.MaxUint16),
+	columnOf("u32", arrow.PrimitiveTypes.Uint32, ints[uint32],
+		func(b array.Builder, v uint32) { b.(*array.Uint32Builder).Append(v) }, 0, 7, 1<<31, math.MaxUint32),
+	columnOf("u64", arrow.PrimitiveTypes.Uint64, func(v uint64) column.Value { return column.DecimalValue(decimal128.FromU64(v)) },
+		func(b array.Builder, v uint64) { b.(*array.Uint64Builder).Append(v) }, 0, 7, 1<<63, math.MaxUint64),
+	columnOf("h", arrow.FixedWidthTypes.Float16, floats[float32],
+		func(b array.Builder, v float32) { b.(*array.Float16Builder).Append(float16.New(v)) }, float32(math.Inf(-1)), -1.5, 0, 2, float32(math.Inf(1))),
+	columnOf("time32", arrow.FixedWidthTypes.Time32ms, ints[int32],
+		func(b array.Builder, v int32) { b.(*array.Time32Builder).Append(arrow.Time32(v)) }, 0, 1, 86399999),
 	columnOf("i", arrow.PrimitiveTypes.Int32, ints[int32],
 		func(b array.Builder, v int32) { b.(*array.Int32Builder).Append(v) }, math.MinInt32, -1, 0, 7, math.MaxInt32),
 	columnOf("l", arrow.PrimitiveTypes.Int64, ints[int64],
@@ -185,9 +202,12 @@ func appendCell(b array.Builder, c testColumn, cell int) {
 	case null:
 		b.AppendNull()
 	case nan:
-		if f, ok := b.(*array.Float32Builder); ok {
-			f.Append(float32(math.NaN()))
-		} else {
+		switch b := b.(type) {
+		case *array.Float16Builder:
+			b.Append(float16.New(float32(math.NaN())))
+		case *array.Float32Builder:
+			b.Append(float32(math.NaN()))
+		default:
 			b.(*array.Float64Builder).Append(math.NaN())
 		}
 	default:

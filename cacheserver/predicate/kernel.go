@@ -11,6 +11,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
+	"github.com/apache/arrow-go/v18/arrow/float16"
 
 	"github.com/kubeflow/datacache/cacheserver/column"
 )
@@ -26,6 +27,20 @@ func (t *term) evaluate(arr arrow.Array, lo, n int, out *bitmap) error {
 	switch cells := cells.(type) {
 	case column.Bits:
 		return eachValue(t, column.Int, lo, n, out, func(i int) int64 { return column.BoolInt(cells(i)) }, t.ofInt)
+	case []int8:
+		return eachInt(t, cells[lo:hi], out)
+	case []int16:
+		return eachInt(t, cells[lo:hi], out)
+	case []uint8:
+		return eachInt(t, cells[lo:hi], out)
+	case []uint16:
+		return eachInt(t, cells[lo:hi], out)
+	case []uint32:
+		return eachInt(t, cells[lo:hi], out)
+	case []uint64:
+		return eachValue(t, column.Decimal, lo, n, out, func(i int) decimal128.Num { return decimal128.FromU64(cells[i]) }, t.ofDecimal)
+	case []float16.Num:
+		return eachFloat(t, wide(cells[lo:hi]), out)
 	case []int32:
 		return eachInt(t, cells[lo:hi], out)
 	case []int64:
@@ -59,7 +74,7 @@ func words[T any](values []T, out *bitmap, word func([]T) uint64) {
 }
 
 // eachInt evaluates the test of integers.
-func eachInt[T ~int32 | ~int64](t *term, values []T, out *bitmap) error {
+func eachInt[T column.Integer](t *term, values []T, out *bitmap) error {
 	if err := t.check(column.Int); err != nil {
 		return err
 	}
@@ -101,7 +116,7 @@ func (t *term) bounds() (low, high int64, some bool) {
 }
 
 // inRange has a bit for each of at most 64 values: whether it is one of low to low+span.
-func inRange[T ~int32 | ~int64](values []T, low int64, span uint64) (word uint64) {
+func inRange[T column.Integer](values []T, low int64, span uint64) (word uint64) {
 	for i, v := range values {
 		bit := uint64(0)
 		if uint64(int64(v)-low) <= span {
@@ -113,7 +128,7 @@ func inRange[T ~int32 | ~int64](values []T, low int64, span uint64) (word uint64
 }
 
 // inSet has a bit for each of at most 64 values: whether it is in the set.
-func inSet[T ~int32 | ~int64](s *set, values []T) (word uint64) {
+func inSet[T column.Integer](s *set, values []T) (word uint64) {
 	if s.near == nil {
 		for i, v := range values {
 			if _, ok := s.ints[int64(v)]; ok {
@@ -128,6 +143,15 @@ func inSet[T ~int32 | ~int64](s *set, values []T) (word uint64) {
 		}
 	}
 	return word
+}
+
+// wide converts numbers of 16 bits.
+func wide(halves []float16.Num) []float32 {
+	out := make([]float32, len(halves))
+	for i, v := range halves {
+		out[i] = v.Float32()
+	}
+	return out
 }
 
 // eachFloat evaluates the test of floats.

@@ -12,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
+	"github.com/apache/arrow-go/v18/arrow/float16"
 
 	"github.com/kubeflow/datacache/cacheserver/column"
 )
@@ -71,6 +72,20 @@ func (m *merged) add(cells any, n int) {
 	switch cells := cells.(type) {
 	case column.Bits:
 		extremes(m, n, func(i int) int64 { return column.BoolInt(cells(i)) }, column.IntValue)
+	case []int8:
+		integers(m, cells)
+	case []int16:
+		integers(m, cells)
+	case []uint8:
+		integers(m, cells)
+	case []uint16:
+		integers(m, cells)
+	case []uint32:
+		integers(m, cells)
+	case []uint64:
+		extremes(m, n, func(i int) uint64 { return cells[i] }, func(v uint64) column.Value { return column.DecimalValue(decimal128.FromU64(v)) })
+	case []float16.Num:
+		floatExtremes(m, wide(cells))
 	case []int32:
 		integers(m, cells)
 	case []int64:
@@ -107,7 +122,7 @@ func (m *merged) include(v column.Value) {
 }
 
 // integers extends the range by integers.
-func integers[T ~int32 | ~int64](m *merged, values []T) {
+func integers[T column.Integer](m *merged, values []T) {
 	if m.valid != nil || len(values) == 0 {
 		extremes(m, len(values), func(i int) T { return values[i] }, func(v T) column.Value { return column.IntValue(int64(v)) })
 		return

@@ -48,7 +48,7 @@ def difference(got: Rows, want: Rows) -> str:
 
 
 def _cells(column: pa.ChunkedArray) -> Iterable[bytes]:
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+    if pa.types.is_duration(column.type) or (pa.types.is_timestamp(column.type) and column.type.unit == "ns"):
         column = column.cast(pa.int64())  # Python's datetime has only microseconds
     for value in column.to_pylist():
         cell = encode(value)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,8 @@ def test_types_are_those_of_the_files(folder: Path, private: Private, connect: C
     cache.wait("Ready")
     got, want = connect(cache).table().schema, folders.every_type(random.Random(0), 1).schema
     served = {"large": pa.string(), "dictionary": pa.string()}
+    for name in ("vector", "pixels", "points"):
+        assert got.field(name).type == want.field(name).type, name
     assert {f.name: f.type for f in got} == {f.name: served.get(f.name, f.type) for f in want}
     assert not any(f.metadata for f in got)
 
@@ -72,6 +75,72 @@ def test_columns_and_a_filter(mode: Mode, folder: Path, private: Private, connec
     cache.wait("Ready")
     keep = (ds.field("part") != 1) & (ds.field("id") >= 50) & (ds.field("text") != "v60")
     check_equal(connect(cache).table(), folders.scan(folder).filter(keep).select(["text", "part"]))
+
+
+def test_filters_on_types_that_iceberg_lacks(folder: Path, private: Private, connect: Connect) -> None:
+    """The same rows by the client's filter, by one at the load, and by pyarrow's own comparison; each with pruning."""
+    limits = {bits: 1 << bits for bits in (8, 16, 32, 64)}
+    unsigned = {
+        f"u{b}": pa.array([*range(3), (n >> 1) - 1, n >> 1, n - 1, None], getattr(pa, f"uint{b}")())
+        for b, n in limits.items()
+    }
+    signed = {
+        f"i{b}": pa.array([-(1 << b - 1), -1, 0, 1, 7, (1 << b - 1) - 1, None], getattr(pa, f"int{b}")())
+        for b in (8, 16)
+    }
+    others = {
+        "half": pa.array([-1.5, 0.0, 0.25, 65504.0, float("nan"), float("inf"), None], pa.float16()),
+        "clock": pa.array([0, 1, 999, 1000, 86_399_999, None, None], pa.time32("ms")),
+        "row": pa.array(range(7), pa.int32()),
+    }
+    folders.write(folder, "f.parquet", pa.table({**unsigned, **signed, **others}), row_group_size=2)
+    clauses: dict[str, list[int]] = {
+        **{f"u{b} >= {1 << b - 1}": [4, 5] for b in (8, 16, 32, 64)},
+        **{f"u{b} < {1 << b - 1}": [0, 1, 2, 3] for b in (8, 16, 32, 64)},
+        **{f"u{b} IN (1, {(1 << b) - 1})": [1, 5] for b in (8, 16, 32, 64)},
+        **{f"NOT u{b} <> {(1 << b) - 1}": [5] for b in (8, 16, 32, 64)},
+        **{f"i{b} < 0": [0, 1] for b in (8, 16)},
+        **{f"i{b} BETWEEN -1 AND 7": [1, 2, 3, 4] for b in (8, 16)},
+        "half > 0.2": [2, 3, 5],
+        "half IS NAN": [4],
+        "half = 0.25 OR half <= -1.5": [0, 2],
+        "clock >= TIME '00:00:01'": [3, 4],
+        "clock = '00:00:00.999'": [2],
+        "u64 IS NULL": [6],
+    }
+    whole = private(["--files", str(folder)])
+    whole.wait("Ready")
+    client = connect(whole)
+    for where, want in clauses.items():
+        assert client.read(client.command(kind="shard", index=0, total=1, filter=where))["row"].to_pylist() == want, (
+            where
+        )
+    for where in (
+        "u64 >= 9223372036854775808",
+        "u32 > 2147483647 AND u8 <> 255",
+        "half > 0.2",
+        "clock >= TIME '00:00:01'",
+    ):
+        cache = private(["--files", str(folder), "--filter", where, "--columns", "row"], nodes=1)
+        cache.wait("Ready")
+        mine = client.read(client.command(kind="shard", index=0, total=1, filter=where, columns=["row"]))
+        assert connect(cache).table().equals(mine), where
+
+
+def test_a_list_of_another_length_than_the_schema_says_fails_the_cache(folder: Path, caches: Caches) -> None:
+    """Writers of Parquet alone know nothing of the length that ARROW:schema has."""
+    table = pa.table({"v": pa.array([[1, 2], [3, 4], [5, 6, 7]], pa.list_(pa.int32()))})
+    claimed = pa.schema([("v", pa.list_(pa.int32(), 2))])
+    stored = {b"ARROW:schema": base64.b64encode(claimed.serialize().to_pybytes())}
+    path = folder / "f.parquet"
+    folder.mkdir()
+    with pq.ParquetWriter(path, table.schema, store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(stored)
+    done = caches.run("local", "--files", str(folder), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    assert done.returncode == 3
+    assert "list 2 of these has 3 values" in done.stderr
+    assert "f.parquet" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,8 @@ func fieldsOf(fields []arrow.Field, ids *int) []column.Field {
 			out[i].Kids = fieldsOf(t.Fields(), ids)
 		case *arrow.ListType:
 			out[i].Kids = fieldsOf([]arrow.Field{t.ElemField()}, ids)
+		case *arrow.FixedSizeListType:
+			out[i].Kids = fieldsOf([]arrow.Field{t.ElemField()}, ids)
 		case *arrow.MapType:
 			out[i].Kids = fieldsOf([]arrow.Field{t.KeyField(), t.ItemField()}, ids)
 		}

@@ -41,6 +41,9 @@ func writeKey(key *strings.Builder, f arrow.Field) {
 		return
 	}
 	fmt.Fprintf(key, "%s<", f.Type.ID())
+	if fixed, ok := f.Type.(*arrow.FixedSizeListType); ok {
+		fmt.Fprintf(key, "%d ", fixed.Len())
+	}
 	for _, kid := range nested.Fields() {
 		writeKey(key, kid)
 	}
@@ -137,6 +140,8 @@ func unite(a, b arrow.DataType) (arrow.DataType, bool) {
 		return b, true
 	case isInteger(a) && isInteger(b):
 		return uniteIntegers(a, b)
+	case isList(a) && isList(b):
+		return uniteLists(a.(arrow.ListLikeType), b.(arrow.ListLikeType))
 	case a.ID() != b.ID():
 		return uniteKinds(a, b)
 	}
@@ -149,9 +154,6 @@ func unite(a, b arrow.DataType) (arrow.DataType, bool) {
 		return &arrow.TimestampType{Unit: max(a.Unit, b.Unit), TimeZone: a.TimeZone}, a.TimeZone == b.TimeZone
 	case *arrow.Time64Type:
 		return &arrow.Time64Type{Unit: max(a.Unit, b.(*arrow.Time64Type).Unit)}, true
-	case *arrow.ListType:
-		kid, ok := uniteFields(a.ElemField(), b.(*arrow.ListType).ElemField())
-		return arrow.ListOfField(kid), ok
 	case *arrow.MapType:
 		b := b.(*arrow.MapType)
 		key, ok1 := uniteFields(a.KeyField(), b.KeyField())
@@ -178,6 +180,24 @@ func uniteKinds(a, b arrow.DataType) (arrow.DataType, bool) {
 		}
 	}
 	return nil, false
+}
+
+func isList(t arrow.DataType) bool {
+	return t.ID() == arrow.LIST || t.ID() == arrow.FIXED_SIZE_LIST
+}
+
+// uniteLists unites lists; those of different lengths have a type of any length.
+func uniteLists(a, b arrow.ListLikeType) (arrow.DataType, bool) {
+	kid, ok := uniteFields(a.ElemField(), b.ElemField())
+	x, fixed1 := a.(*arrow.FixedSizeListType)
+	y, fixed2 := b.(*arrow.FixedSizeListType)
+	if ok && fixed1 && fixed2 && x.Len() == y.Len() {
+		return arrow.FixedSizeListOfField(x.Len(), kid), true
+	}
+	if !ok {
+		return nil, false
+	}
+	return arrow.ListOfField(kid), true
 }
 
 func isInteger(t arrow.DataType) bool { return arrow.IsInteger(t.ID()) }

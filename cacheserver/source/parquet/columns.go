@@ -38,7 +38,9 @@ type fileColumn struct {
 	leaf  int // index of the Parquet column; -1 if it has kids
 	kids  []*fileColumn
 
-	unreadable error // why its values can't be read; nil: they can
+	size       int32          // of the lists, if the writer says that all have the same; 0: they may differ
+	origin     arrow.DataType // in which the writer had the values, if Parquet has no such type; nil: that of field
+	unreadable error          // why its values can't be read; nil: they can
 }
 
 // fileColumns returns the columns of a file with their field ids: those in the file if it has any, otherwise those that names

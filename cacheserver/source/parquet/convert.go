@@ -52,6 +52,10 @@ func conversion(from, to arrow.DataType, physical parquet.Type) (convert, error)
 		if arrow.TypeEqual(from, to.StorageType()) {
 			return relabel, nil
 		}
+	case *arrow.DurationType:
+		if from.ID() == arrow.INT64 {
+			return relabel, nil
+		}
 	case *arrow.NullType:
 		return allNull, nil
 	default:

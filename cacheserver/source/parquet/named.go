@@ -10,18 +10,29 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+	"github.com/apache/arrow-go/v18/parquet/schema"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 )
 
-// ReadNames parses the footer of an open file whose columns are known by their names alone. No column has a field id before Named.
+// ReadNames parses the footer of an open file whose columns are known by their names alone. No column has a field id before Named. The
+// types are those that the writer had in Arrow, if the file says so and Parquet's own types allow it.
 func ReadNames(ctx context.Context, f *objstore.File) (*Footer, error) {
-	return readFooter(ctx, f, func(m *pqarrow.SchemaManifest) ([]*fileColumn, error) {
+	footer, err := readFooter(ctx, f, func(m *pqarrow.SchemaManifest) ([]*fileColumn, error) {
 		columns := columnsOf(m)
 		assign(columns, nil)
 		markTwins(columns, map[int]*fileColumn{})
 		return columns, nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	if origin := originOf(footer.meta.KeyValueMetadata()); origin != nil && origin.NumFields() == len(footer.columns) {
+		for i, c := range footer.columns {
+			c.refine(origin.Field(i))
+		}
+	}
+	return footer, nil
 }
 
 // Named returns the footer with the field ids that names assigns, whichever ids the file has. f is not changed.
@@ -86,11 +97,25 @@ func (f *Footer) served(c *fileColumn) arrow.Field {
 			out.Type = arrow.MapOfFields(kids[0], kids[1])
 		}
 	case *arrow.ListType:
-		out.Type = arrow.ListOfField(kids[0])
+		if out.Type = arrow.ListOfField(kids[0]); c.size > 0 {
+			out.Type = arrow.FixedSizeListOfField(c.size, kids[0])
+		}
+	case *arrow.BinaryType:
+		if c.leaf >= 0 && isText(f.meta.Schema.Column(c.leaf).LogicalType()) {
+			out.Type = arrow.BinaryTypes.String
+		}
 	default:
+		if c.origin != nil {
+			out.Type = c.origin
+		}
 		if c.leaf >= 0 && f.meta.Schema.Column(c.leaf).PhysicalType() == parquet.Types.Int96 {
 			out.Type = &arrow.TimestampType{Unit: arrow.Microsecond}
 		}
 	}
 	return out
+}
+
+// isText reports whether values of a type that pqarrow reads as binary are text.
+func isText(t schema.LogicalType) bool {
+	return t.Equals(schema.JSONLogicalType{}) || t.Equals(schema.EnumLogicalType{})
 }

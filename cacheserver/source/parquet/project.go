@@ -86,7 +86,7 @@ func (p *projector) column(field column.Field, from *fileColumn) (*projected, er
 		return c, isVariant(from.field.Type)
 	}
 	switch id := field.Type.ID(); {
-	case id == arrow.STRUCT, id == arrow.LIST, id == arrow.MAP:
+	case id == arrow.STRUCT, id == arrow.LIST, id == arrow.MAP, id == arrow.FIXED_SIZE_LIST:
 		return c, p.nested(c)
 	case from.leaf < 0:
 		return nil, fmt.Errorf("the table says %s, the file has %s", field.TypeName, from.field.Type)
@@ -114,6 +114,9 @@ func (p *projector) fill(c *projected) error {
 // nested adds the fields of a struct, which are found by id, the element of a list, or the key and the value of a map.
 func (p *projector) nested(c *projected) error {
 	from, id := c.from.kids, c.field.Type.ID()
+	if id == arrow.FIXED_SIZE_LIST {
+		id = arrow.LIST // as Parquet has them
+	}
 	if c.from.field.Type.ID() != id || id != arrow.STRUCT && len(from) != len(c.field.Kids) {
 		return fmt.Errorf("the table says %s, the file has %s", strings.ToLower(id.String()), c.from.field.Type)
 	}
@@ -239,6 +242,9 @@ func (c *projected) make(ctx context.Context, mem allocator, from arrow.Array, n
 }
 
 func (c *projected) makeNested(ctx context.Context, mem allocator, from arrow.Array) (arrow.Array, error) {
+	if fixed, ok := c.field.Type.(*arrow.FixedSizeListType); ok {
+		return c.makeFixed(ctx, mem, from, int64(fixed.Len()))
+	}
 	n, part, err := c.parts(from)
 	if err != nil {
 		return nil, err

@@ -250,7 +250,10 @@ func (r *RowReader) Next(ctx context.Context) (_ []arrow.Array, rows int, err er
 	}
 	r.at += int64(rows)
 	columns, err := r.projection.apply(ctx, r.mem, r.raw, rows)
-	return columns, rows, err
+	if err != nil {
+		return nil, 0, fmt.Errorf("rows %d to %d: %w", r.at-int64(rows), r.at-1, err)
+	}
+	return columns, rows, nil
 }
 
 // restart opens the reader again at the current row, to read half as many rows at a time.
