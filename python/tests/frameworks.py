@@ -9,6 +9,7 @@ the row ids of all steps of both trainings as JSON. After each epoch it evaluate
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from pathlib import Path
@@ -17,12 +18,27 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from kubeflow_datacache import DataCache, World
+from kubeflow_datacache import DataCache, World, verify
 from kubeflow_datacache.torch import StreamingDataLoader, StreamingDataset
 
 EPOCHS, SAVED = 2, 3  # SAVED: number of steps before the checkpoint
 
 Steps = list[list[int]]
+
+
+class Proved(logging.Handler):
+    """The epochs that a proof's log says were verified: number, rows, first step."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.epochs: list[Any] = []
+        logger = logging.getLogger("kubeflow_datacache")
+        logger.setLevel(logging.INFO)
+        logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps what a record says."""
+        self.epochs.append(record.args)
 
 
 class Model(torch.nn.Module):
@@ -59,6 +75,8 @@ def lightning(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]:
     """Lightning's Trainer."""
     import lightning
 
+    from kubeflow_datacache.torch.lightning import VerifyRows
+
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
@@ -76,13 +94,14 @@ def lightning(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]:
     world = int(os.environ.get("WORLD_SIZE", "1"))
 
     def fit(checkpoint: Path | None) -> Steps:
+        loader = StreamingDataLoader(dataset(), num_workers=workers)
+        proof = VerifyRows(loader)
         saves = lightning.pytorch.callbacks.ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=SAVED)
         trainer = lightning.Trainer(
             max_epochs=EPOCHS, accelerator="cpu", devices=world, strategy="ddp",
-            callbacks=[saves], logger=False, enable_progress_bar=False, enable_model_summary=False,
+            callbacks=[saves, proof], logger=False, enable_progress_bar=False, enable_model_summary=False,
         )  # fmt: skip
         module = Module()
-        loader = StreamingDataLoader(dataset(), num_workers=workers)
         validation = StreamingDataLoader(evaluation(dataset), num_workers=workers, restart=True)
         trainer.fit(module, loader, validation, ckpt_path=checkpoint, weights_only=False)
         if checkpoint is None:
@@ -97,14 +116,15 @@ def accelerate(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]:
     """A training loop with Accelerate."""
     from accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-
     def fit(resumed: bool) -> Steps:
+        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
         model, seen = Model(), []
         loader = StreamingDataLoader(dataset(), num_workers=workers)
         validation = StreamingDataLoader(evaluation(dataset), num_workers=workers, restart=True)
         own, optimizer = model, torch.optim.SGD(model.parameters(), lr=0.1)
         model, optimizer, loader, validation = accelerator.prepare(model, optimizer, loader, validation)
+        proof = verify(loader)
+        accelerator.register_for_checkpointing(proof)
         if resumed:
             accelerator.load_state(str(folder))
         for _ in range(EPOCHS):
@@ -114,6 +134,7 @@ def accelerate(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]:
                     optimizer.step()
                     optimizer.zero_grad()
                 seen.append(accelerator.sync_gradients)
+                proof(batch)
                 if len(seen) == SAVED and not resumed:
                     accelerator.save_state(str(folder))
             model.eval()
@@ -125,6 +146,7 @@ def accelerate(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]:
         accelerator.free_memory()
         return own.seen
 
+    accelerator = Accelerator(cpu=True)
     for dispatch in (False, None):
         divided = DataLoader(dataset(), batch_size=None)
         try:
@@ -153,7 +175,7 @@ def huggingface(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]
 
     def fit(checkpoint: Path | None) -> Steps:
         model, held = Model(), evaluation(dataset)
-        trainer = CacheTrainer(model=model, args=arguments, train_dataset=dataset(), eval_dataset=held)
+        trainer = CacheTrainer(model=model, args=arguments, train_dataset=dataset(), eval_dataset=held, verify=True)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         check(model.evaluated, EPOCHS)
         metrics = trainer.evaluate()
@@ -173,7 +195,9 @@ def main() -> None:
         given: dict[str, Any] = {**options, "columns": ["id"], **own}
         return StreamingDataset(cache, **given)
 
+    proved = Proved()
     whole, rest = globals()[kind](dataset, Path(folder), workers)
+    assert proved.epochs == [(epoch, len(cache), 0) for epoch in range(EPOCHS)] * 2, proved.epochs
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     (Path(folder) / f"read-{rank}.json").write_text(json.dumps([whole, rest]))
     if torch.distributed.is_initialized():

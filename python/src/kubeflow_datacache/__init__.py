@@ -25,6 +25,7 @@ from kubeflow_datacache.errors import (
     DatasetChangedError,
     ForkedError,
     RefusedError,
+    RowsError,
     StateError,
     TransformError,
     UnreachableError,
@@ -35,6 +36,7 @@ from kubeflow_datacache.monitoring.stats import Stats
 from kubeflow_datacache.options import LoaderOptions
 from kubeflow_datacache.order.split import Split
 from kubeflow_datacache.permutation import Permutation
+from kubeflow_datacache.proof import Proof, VerifiedEpoch, verify
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.selection import Selection
 from kubeflow_datacache.table import Table
@@ -61,7 +63,9 @@ __all__ = [
     "MixLoader",
     "Mixture",
     "Permutation",
+    "Proof",
     "RefusedError",
+    "RowsError",
     "Selection",
     "Split",
     "StateError",
@@ -69,7 +73,9 @@ __all__ = [
     "Table",
     "TransformError",
     "UnreachableError",
+    "VerifiedEpoch",
     "World",
     "__version__",
     "mix",
+    "verify",
 ]

@@ -34,6 +34,10 @@ class ForkedError(DataCacheError):
     alternatives."""
 
 
+class RowsError(DataCacheError):
+    """Rows of an epoch were never trained on, or more than once. The message names ranks and steps."""
+
+
 class StateError(DataCacheError, ValueError):
     """A loader state that does not fit the loader. The message names the field and both values."""
 

@@ -128,6 +128,11 @@ class Loader:
         return self._world or World.detect()
 
     @property
+    def reading(self) -> World:
+        """The rank and the number of ranks of the current iteration."""
+        return self._reading or self.world
+
+    @property
     def epoch(self) -> int:
         """The current epoch: that of the last returned batch, or the one that was set or loaded."""
         return self._order.number

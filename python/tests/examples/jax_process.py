@@ -17,7 +17,7 @@ import jax
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
-from kubeflow_datacache import DataCache
+from kubeflow_datacache import DataCache, verify
 
 EPOCHS, SAVED = 2, 3  # SAVED: steps before the state
 
@@ -31,19 +31,24 @@ def main() -> None:
     total = jax.jit(lambda values: values.sum())
 
     loader = DataCache(endpoint, retry_seconds=60).loader(**options, columns=["id"])
+    proof = verify(loader)
     if state:
-        loader.load_state_dict(state)
+        loader.load_state_dict(state["loader"])
+        proof.load_state_dict(state["proof"])
     arrays: list[jax.Array] = []
+    verified: list[Any] = []
     saved: dict[str, Any] = {}
     while loader.epoch < EPOCHS - 1 or loader.next_step < loader.steps:
         for batch in loader:
             arrays.append(jax.make_array_from_process_local_data(rows, batch.numpy()["id"]))
+            verified.append(proof(batch))
             if len(arrays) == SAVED:
-                saved = loader.state_dict()
+                saved = {"loader": loader.state_dict(), "proof": proof.state_dict()}
 
     read = {
         "steps": [multihost_utils.process_allgather(array, tiled=True).tolist() for array in arrays],
         "sums": [int(total(array)) for array in arrays],
+        "verified": [epoch for epoch in verified if epoch is not None],
         "state": saved,
     }
     Path(file).write_text(json.dumps(read))

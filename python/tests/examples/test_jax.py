@@ -74,6 +74,9 @@ def test_global_arrays_are_the_same_for_every_number_of_processes(endpoint: str,
         assert read["sums"] == [sum(step) for step in want], "summed over all processes"
     (rest,) = run(endpoint, tmp_path, 1, two[1]["state"])
     assert rest["steps"] == want[SAVED:]
+    assert two[0]["verified"] == two[1]["verified"] == rest["verified"]
+    rows = sum(map(len, steps_of(OPTIONS, 0)))
+    assert rest["verified"] == [[epoch, rows, 0] for epoch in range(EPOCHS)], "the state carries the first steps"
 
 
 def test_arrays_outlive_their_batches(endpoint: str) -> None:

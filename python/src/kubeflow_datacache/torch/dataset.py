@@ -84,6 +84,12 @@ class StreamingDataset(IterableDataset[Any]):
         """Whether the last step may contain padding rows."""
         return self._options["tail"] == "pad"
 
+    @property
+    def world(self) -> World:
+        """The rank and the number of ranks of the next iteration."""
+        moved = self._position.get()["world"]
+        return World(*moved) if moved is not None else self._options["world"] or World.detect()
+
     def set_epoch(self, epoch: int) -> None:
         """Moves to the start of an epoch; if the epoch is that of a state just loaded, to the saved step instead.
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kubeflow_datacache.extras import needs
+from kubeflow_datacache.proof import Proof, verify
 from kubeflow_datacache.torch.dataset import StreamingDataset
 from kubeflow_datacache.torch.loader import StreamingDataLoader
 from kubeflow_datacache.torch.trl import TrlRows, check_arguments
@@ -34,7 +35,8 @@ class CacheTrainer(Trainer):
     Every epoch has its own order; each evaluation reads epoch 0 of its dataset, whose global_batch_size the number of
     ranks must divide. resume_from_checkpoint goes on at the exact row, also with another number of ranks, without
     reading the steps before it, and raises StateError if the dataset is not that of the checkpoint. Columns are passed
-    to the model by name: select them with columns= or create them in a transform.
+    to the model by name: select them with columns= or create them in a transform. verify=True proves that the rows of
+    each epoch were trained on exactly once; see Proof.
 
     Also a base beside TRL's SFTTrainer, named first. Rows are then tokenized, truncated and collated as TRL does it,
     unless a transform returns tensors by name. Packing is refused, and trainers that choose their own prompts, such as
@@ -51,14 +53,15 @@ class CacheTrainer(Trainer):
                     " of a StreamingDataset: use SFTTrainer, or give it a datasets.Dataset without CacheTrainer"
                 )
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, verify: bool = False, **kwargs: Any) -> None:
+        self._position = _Position(verify=verify)
         self._trl_rows: dict[int, TrlRows] = {}
         self._shown: TrlRows | None = None  # the train_dataset as TRL inspects it
         if hasattr(super(), "_prepare_dataset") and isinstance(given := kwargs.get("train_dataset"), StreamingDataset):
             self._shown = TrlRows(given)
             kwargs["train_dataset"] = self._shown.iterable
         super().__init__(*args, **kwargs)
-        self.add_callback(_Position())
+        self.add_callback(self._position)
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *rest: Any, **named: Any) -> Any:
         """TRL's preparation: of a StreamingDataset it becomes that of its batches."""
@@ -77,9 +80,8 @@ class CacheTrainer(Trainer):
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> Any:
         """The batches of an update, prepared as TRL does it."""
         rows = self._trl_rows.get(id(self.train_dataset))
-        prepared = (
-            epoch_iterator if rows is None else (rows.collate(batch, self.data_collator) for batch in epoch_iterator)
-        )
+        given = self._position.noted(epoch_iterator)
+        prepared = given if rows is None else (rows.collate(batch, self.data_collator) for batch in given)
         return super().get_batch_samples(prepared, num_batches, device)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -122,22 +124,48 @@ class _Position(TrainerCallback, ExportableState):
     dataset returns blanks in their place.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, verify: bool) -> None:
         self._loader: StreamingDataLoader | None = None
+        self._verify = verify
+        self._proof: Proof | None = None
+        self._noted: list[Any] = []  # the batches of the current update
+        self._sums: dict[str, Any] = {}  # the proof's state at the last checkpoint
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of this object."""
-        return {"args": {}, "attributes": {"saved": self._loader.state_dict() if self._loader else None}}
+        saved = self._loader.state_dict() if self._loader else None
+        return {"args": {}, "attributes": {"saved": saved, "sums": self._sums}}
+
+    def noted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yields the batches. They count as trained on at the end of the update."""
+        for batch in batches:
+            if self._verify:
+                self._noted.append(batch)
+            yield batch
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Counts the rows of the update."""
+        if self._proof is None:
+            return
+        noted, self._noted = self._noted, []
+        for batch in noted:
+            self._proof(batch)
+        if control.should_save:  # on all ranks; state() is called on one
+            self._sums = self._proof.state_dict()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Moves the loader to where the trainer is."""
         loader = kwargs.get("train_dataloader")
         if not isinstance(loader, StreamingDataLoader):
             return
-        saved = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes", {}).get("saved")
-        if self._loader is not loader and saved:
-            loader.load_state_dict(saved)
-            loader.state_dict()  # raises StateError if the dataset is another one
+        kept = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes", {})
+        if self._loader is not loader:
+            if saved := kept.get("saved"):
+                loader.load_state_dict(saved)
+                loader.state_dict()  # raises StateError if the dataset is another one
+            self._proof = verify(loader) if self._verify else None
+            if self._proof is not None:
+                self._proof.load_state_dict(kept.get("sums") or {})
         self._loader = loader
         updates = max(1, math.ceil(len(loader) / args.gradient_accumulation_steps))
         epoch, done = divmod(state.global_step, updates)

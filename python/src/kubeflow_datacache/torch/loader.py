@@ -126,6 +126,12 @@ class StreamingDataLoader(DataLoader[Any]):
         return self._open().steps if self._report is None else order_of(self._report.state).steps
 
     @property
+    def reading(self) -> World:
+        """The rank and the number of ranks of the current iteration."""
+        share = None if self._report is None else self._report.share
+        return self._source.world if share is None else World(share.rank, share.world)
+
+    @property
     def epoch(self) -> int:
         """The number of the current epoch."""
         return self._epoch if self._position else self._source.position()["epoch"]
