@@ -139,13 +139,13 @@ func (h *Head) keepTime(ctx context.Context) error {
 	}
 }
 
-// Ready implements ops.Server.
+// Ready implements opshttp.Server.
 func (h *Head) Ready() (bool, string) {
 	s := h.Report()
 	return s.State == protocol.StateReady, fmt.Sprintf("%s: %s", s.State, s.Reason)
 }
 
-// Status implements ops.Server; the value is a Status.
+// Status implements opshttp.Server; the value is a Status.
 func (h *Head) Status() any { return h.Report() }
 
 // Report returns the current status of the cache.

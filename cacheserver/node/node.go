@@ -161,13 +161,13 @@ func (n *Node) admit(sealed []byte) (serve.Lent, error) {
 	return a.lend(ticket)
 }
 
-// Ready implements ops.Server: a node is ready when its assignment, which may be empty, is loaded and the head has been told.
+// Ready implements opshttp.Server: a node is ready when its assignment, which may be empty, is loaded and the head has been told.
 func (n *Node) Ready() (bool, string) {
 	s := n.status()
 	return s.State == "Ready", s.State + ": " + s.Reason
 }
 
-// Status implements ops.Server; the value is a Status.
+// Status implements opshttp.Server; the value is a Status.
 func (n *Node) Status() any {
 	s := n.status()
 	_, s.Readers = n.server.Traffic(protocol.MaxReaders)
