@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // mergeCases has, for each kind of object that we apply, an existing object, the wanted one, and the expected merge: our fields are
@@ -29,21 +31,21 @@ var mergeCases = map[string]struct{ have, want, merged client.Object }{
 		have: &corev1.ServiceAccount{
 			ObjectMeta: metav1.ObjectMeta{
 				ResourceVersion: "7", Finalizers: []string{"example.com/theirs"},
-				Labels:      map[string]string{"theirs": "kept", LabelManagedBy: "somebody"},
+				Labels:      map[string]string{"theirs": "kept", wellknown.LabelManagedBy: "somebody"},
 				Annotations: map[string]string{"theirs": "kept", "role": "another"},
 			},
 			AutomountServiceAccountToken: new(true), Secrets: []corev1.ObjectReference{{Name: "theirs"}},
 		},
 		want: &corev1.ServiceAccount{
 			ObjectMeta: metav1.ObjectMeta{
-				Labels: map[string]string{LabelManagedBy: ManagedBy}, Annotations: map[string]string{"role": "reader"},
+				Labels: map[string]string{wellknown.LabelManagedBy: wellknown.ManagedBy}, Annotations: map[string]string{"role": "reader"},
 			},
 			AutomountServiceAccountToken: new(false),
 		},
 		merged: &corev1.ServiceAccount{
 			ObjectMeta: metav1.ObjectMeta{
 				ResourceVersion: "7", Finalizers: []string{"example.com/theirs"},
-				Labels:      map[string]string{"theirs": "kept", LabelManagedBy: ManagedBy},
+				Labels:      map[string]string{"theirs": "kept", wellknown.LabelManagedBy: wellknown.ManagedBy},
 				Annotations: map[string]string{"theirs": "kept", "role": "reader", annotationApplied: "role"},
 			},
 			AutomountServiceAccountToken: new(false), Secrets: []corev1.ObjectReference{{Name: "theirs"}},

@@ -205,7 +205,7 @@ func (e *arrowEngine) releaseOrphan(ctx context.Context, cache types.NamespacedN
 
 // isOrphan reports whether a LeaderWorkerSet was made for a DataCache with the name and has no owner any more.
 func isOrphan(set *lws.LeaderWorkerSet, cache string) bool {
-	return set.Labels[LabelManagedBy] == ManagedBy && set.Labels[wellknown.LabelCache] == cache && len(set.OwnerReferences) == 0
+	return set.Labels[wellknown.LabelManagedBy] == wellknown.ManagedBy && set.Labels[wellknown.LabelCache] == cache && len(set.OwnerReferences) == 0
 }
 
 // deleteSet deletes in the foreground: the set exists until its pods are gone, so that a cache that is wanted again does not collide

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // TestAsk sends requests to real HTTP servers through a dialer that stands for the pod network.
@@ -48,7 +50,7 @@ func TestAsk(t *testing.T) {
 			if c.handler == nil {
 				server.Close()
 			}
-			head := cachePod(RoleHead, "reviews-cache-0")
+			head := cachePod(wellknown.RoleHead, "reviews-cache-0")
 			dial := func(ctx context.Context, pod *corev1.Pod) (net.Conn, error) {
 				if pod != head {
 					return nil, fmt.Errorf("dialled %s, want %s", pod.Name, head.Name)

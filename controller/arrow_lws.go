@@ -60,8 +60,8 @@ func leaderWorkerSet(dc *v1alpha1.DataCache, server serverConfig) (*lws.LeaderWo
 	if err != nil {
 		return nil, &templateError{"spec.arrow.dataNode.template", err}
 	}
-	addTraces(&leader.Spec, RoleHead, dc, server.traces)
-	addTraces(&worker.Spec, RoleNode, dc, server.traces)
+	addTraces(&leader.Spec, wellknown.RoleHead, dc, server.traces)
+	addTraces(&worker.Spec, wellknown.RoleNode, dc, server.traces)
 	tolerateOutages(&leader.Spec)
 	tolerateOutages(&worker.Spec)
 	return &lws.LeaderWorkerSet{
@@ -119,17 +119,17 @@ func headPod(dc *v1alpha1.DataCache, server serverConfig) corev1.PodTemplateSpec
 	// A head's memory is all Go heap (plan and footers); data nodes keep rows outside the heap, under their own limit.
 	memory := resources.Limits[corev1.ResourceMemory]
 	env = append(env, variable(envGoMemory, decimal(memory.Value()/10*9)))
-	return podTemplate(dc, RoleHead, server, cacheContainer(dc, RoleHead, env, resources))
+	return podTemplate(dc, wellknown.RoleHead, server, cacheContainer(dc, wellknown.RoleHead, env, resources))
 }
 
 func nodePod(dc *v1alpha1.DataCache, server serverConfig) corev1.PodTemplateSpec {
 	resources := sized(dc.Spec.Arrow.DataNode.Resources, corev1.ResourceList{corev1.ResourceCPU: quantity("2"), corev1.ResourceMemory: quantity("2Gi")})
 	machine := corev1.EnvVar{Name: envMachine, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}}
-	template := podTemplate(dc, RoleNode, server, cacheContainer(dc, RoleNode, append(sourceEnv(dc), machine), resources))
+	template := podTemplate(dc, wellknown.RoleNode, server, cacheContainer(dc, wellknown.RoleNode, append(sourceEnv(dc), machine), resources))
 	mountSharing(dc, &template.Spec)
 	template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: labelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
-		LabelSelector: &metav1.LabelSelector{MatchLabels: podsOf(dc, RoleNode)},
+		LabelSelector: &metav1.LabelSelector{MatchLabels: podsOf(dc, wellknown.RoleNode)},
 	}}
 	return template
 }
@@ -189,7 +189,7 @@ func cacheContainer(dc *v1alpha1.DataCache, role string, env []corev1.EnvVar, re
 	if keys := dc.Spec.Credentials; keys != nil {
 		container.EnvFrom = append(container.EnvFrom, corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: keys.SecretRef}})
 	}
-	if role == RoleHead {
+	if role == wellknown.RoleHead {
 		pin := corev1.LocalObjectReference{Name: wellknown.CacheName(dc.Name)}
 		container.EnvFrom = append(container.EnvFrom, corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: pin}})
 	}

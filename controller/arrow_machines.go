@@ -24,6 +24,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/view"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 const (
@@ -122,7 +123,7 @@ func (o outage) strands(pod *corev1.Pod, c contact, now time.Time) bool {
 	switch {
 	case o.silent && o.since.IsZero():
 		return true
-	case c == contactHeld && pod.Labels[LabelRole] == RoleNode:
+	case c == contactHeld && pod.Labels[wellknown.LabelRole] == wellknown.RoleNode:
 		return false // only the API server has lost the machine: the rows are served
 	case o.silent:
 		return deleted != nil || c == contactLost
@@ -215,7 +216,7 @@ func (e *arrowEngine) replaceLost(ctx context.Context, dc *v1alpha1.DataCache) e
 	for _, pod := range byName(pods) {
 		o, out := outages[pod.Spec.NodeName]
 		lost := out && o.strands(pod, contactWith(pod, pods, ask), e.warnings.now())
-		if isHead := pod.Labels[LabelRole] == RoleHead; isHead && set.DeletionTimestamp == nil {
+		if isHead := pod.Labels[wellknown.LabelRole] == wellknown.RoleHead; isHead && set.DeletionTimestamp == nil {
 			if err := e.keepWorkers(ctx, set, pod, pods, lost, e.lossesOf(dc).kept); err != nil {
 				return err
 			}
@@ -249,7 +250,7 @@ func contactOf(h *view.HeadStatus, index int) contact {
 
 // contactWith asks the pod, if it is a head, or the head of the data node in the pod.
 func contactWith(pod *corev1.Pod, pods []*corev1.Pod, ask func(*corev1.Pod) *view.HeadStatus) contact {
-	if pod.Labels[LabelRole] == RoleHead {
+	if pod.Labels[wellknown.LabelRole] == wellknown.RoleHead {
 		if ask(pod) == nil {
 			return contactLost
 		}
@@ -318,7 +319,7 @@ func (e *arrowEngine) keepWorkers(ctx context.Context, set *lws.LeaderWorkerSet,
 // replaced at once it may not be.
 func outlived(head *corev1.Pod, pods []*corev1.Pod) bool {
 	return slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
-		return pod.Labels[LabelRole] == RoleNode && pod.Labels[lws.GroupIndexLabelKey] == head.Labels[lws.GroupIndexLabelKey] &&
+		return pod.Labels[wellknown.LabelRole] == wellknown.RoleNode && pod.Labels[lws.GroupIndexLabelKey] == head.Labels[lws.GroupIndexLabelKey] &&
 			pod.CreationTimestamp.Before(&head.CreationTimestamp)
 	})
 }

@@ -29,7 +29,7 @@ func TestStrands(t *testing.T) {
 	t.Parallel()
 	since := metav1.NewTime(noon.Add(-time.Minute))
 	deleted := func(graceEnds time.Time) *corev1.Pod {
-		return cachePod(RoleNode, "c-0-1", func(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.NewTime(graceEnds)) })
+		return cachePod(wellknown.RoleNode, "c-0-1", func(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.NewTime(graceEnds)) })
 	}
 	for name, c := range map[string]struct {
 		outage  outage
@@ -39,11 +39,11 @@ func TestStrands(t *testing.T) {
 		says    string
 	}{
 		"silent, not evicted yet": {
-			outage{"n2", since, true}, cachePod(RoleNode, "c-0-1"), contactUnknown, false,
+			outage{"n2", since, true}, cachePod(wellknown.RoleNode, "c-0-1"), contactUnknown, false,
 			"Kubernetes node n2 has not answered since 2026-05-01T11:59:00Z; pod c-0-1 is replaced 30 s later at the latest",
 		},
 		"silent, also to its head": {
-			outage{"n2", since, true}, cachePod(RoleNode, "c-0-1"), contactLost, true,
+			outage{"n2", since, true}, cachePod(wellknown.RoleNode, "c-0-1"), contactLost, true,
 			"Kubernetes node n2 has not answered since 2026-05-01T11:59:00Z; pod c-0-1 is replaced 30 s later at the latest",
 		},
 		"silent, but not to its head": {
@@ -63,7 +63,7 @@ func TestStrands(t *testing.T) {
 			"Kubernetes node n2 has not been ready since 2026-05-01T11:59:00Z; pod c-0-1 is being replaced",
 		},
 		"gone": {
-			outage{machine: "n2", silent: true}, cachePod(RoleNode, "c-0-1"), contactUnknown, true,
+			outage{machine: "n2", silent: true}, cachePod(wellknown.RoleNode, "c-0-1"), contactUnknown, true,
 			"Kubernetes node n2 no longer exists; pod c-0-1 is being replaced",
 		},
 	} {
@@ -145,9 +145,9 @@ func engineOfLost(t *testing.T, dc *v1alpha1.DataCache) (e *arrowEngine, asked *
 	set.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(dc, v1alpha1.GroupVersion.WithKind("DataCache"))}
 	objects := []client.Object{set, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "alive"}}}
 	for i := range 4 {
-		role, machine := RoleNode, "lost"
+		role, machine := wellknown.RoleNode, "lost"
 		if i == 0 {
-			role, machine = RoleHead, "alive"
+			role, machine = wellknown.RoleHead, "alive"
 		}
 		pod := cachePod(role, fmt.Sprintf("reviews-cache-0-%d", i), func(pod *corev1.Pod) {
 			pod.Namespace, pod.Spec.NodeName, pod.Status.Phase = dc.Namespace, machine, corev1.PodRunning

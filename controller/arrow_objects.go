@@ -90,7 +90,7 @@ func cacheService(dc *v1alpha1.DataCache) *corev1.Service {
 		ObjectMeta: owned(dc, wellknown.ServiceName(dc.Name)),
 		Spec: corev1.ServiceSpec{
 			Type:                     corev1.ServiceTypeClusterIP,
-			Selector:                 podsOf(dc, RoleHead),
+			Selector:                 podsOf(dc, wellknown.RoleHead),
 			Ports:                    servicePorts(),
 			PublishNotReadyAddresses: dc.Spec.Arrow.Replicas <= 1,
 		},

@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // trouble is why a pod does not run: a CamelCase reason for a condition, and a message for people.
@@ -87,7 +89,7 @@ func word(text string) string {
 // runningHeads returns the heads that can be queried, by name.
 func runningHeads(pods []*corev1.Pod) []*corev1.Pod {
 	return slices.DeleteFunc(byName(pods), func(pod *corev1.Pod) bool {
-		return pod.Labels[LabelRole] != RoleHead || pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil
+		return pod.Labels[wellknown.LabelRole] != wellknown.RoleHead || pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil
 	})
 }
 

@@ -8,11 +8,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 func TestTroubleOf(t *testing.T) {
 	t.Parallel()
-	node := func(changes ...podChange) *corev1.Pod { return cachePod(RoleNode, "n-1", changes...) }
+	node := func(changes ...podChange) *corev1.Pod { return cachePod(wellknown.RoleNode, "n-1", changes...) }
 	evicted := func(pod *corev1.Pod) {
 		pod.Status.Phase, pod.Status.Reason, pod.Status.Message = corev1.PodFailed, "Evicted", "The node was low on memory"
 	}
@@ -34,7 +36,7 @@ func TestTroubleOf(t *testing.T) {
 			&trouble{"OOMKilled", "pod n-1 was killed at its memory limit, restarts so far: 3; raise the memory, or cache fewer columns or rows"},
 		},
 		"first by name": {
-			[]*corev1.Pod{cachePod(RoleNode, "b", unschedulable), cachePod(RoleNode, "a", waiting("ErrImagePull", "denied"))},
+			[]*corev1.Pod{cachePod(wellknown.RoleNode, "b", unschedulable), cachePod(wellknown.RoleNode, "a", waiting("ErrImagePull", "denied"))},
 			&trouble{"ErrImagePull", "pod a: denied"},
 		},
 	} {
@@ -54,10 +56,10 @@ func TestRunningHeads(t *testing.T) {
 		want []string
 	}{
 		"none":             {nil, nil},
-		"data nodes alone": {[]*corev1.Pod{cachePod(RoleNode, "c-0-1", ready)}, nil},
-		"not yet":          {[]*corev1.Pod{cachePod(RoleHead, "c-0", inPhase(corev1.PodPending))}, nil},
-		"leaving":          {[]*corev1.Pod{cachePod(RoleHead, "c-0", ready, leaving)}, nil},
-		"ready or not":     {[]*corev1.Pod{cachePod(RoleHead, "c-1", ready), cachePod(RoleNode, "c-0-1"), cachePod(RoleHead, "c-0")}, []string{"c-0", "c-1"}},
+		"data nodes alone": {[]*corev1.Pod{cachePod(wellknown.RoleNode, "c-0-1", ready)}, nil},
+		"not yet":          {[]*corev1.Pod{cachePod(wellknown.RoleHead, "c-0", inPhase(corev1.PodPending))}, nil},
+		"leaving":          {[]*corev1.Pod{cachePod(wellknown.RoleHead, "c-0", ready, leaving)}, nil},
+		"ready or not":     {[]*corev1.Pod{cachePod(wellknown.RoleHead, "c-1", ready), cachePod(wellknown.RoleNode, "c-0-1"), cachePod(wellknown.RoleHead, "c-0")}, []string{"c-0", "c-1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -74,14 +76,14 @@ func TestRunningHeads(t *testing.T) {
 
 func TestLacksSecret(t *testing.T) {
 	t.Parallel()
-	deleted := cachePod(RoleNode, "c-0-1", waiting("CreateContainerConfigError", `secret "reviews-cache-0a1b2c3d" not found`))
-	users := cachePod(RoleNode, "c-0-1", waiting("CreateContainerConfigError", `secret "s3-keys" not found`))
+	deleted := cachePod(wellknown.RoleNode, "c-0-1", waiting("CreateContainerConfigError", `secret "reviews-cache-0a1b2c3d" not found`))
+	users := cachePod(wellknown.RoleNode, "c-0-1", waiting("CreateContainerConfigError", `secret "s3-keys" not found`))
 	for name, c := range map[string]struct {
 		pods []*corev1.Pod
 		want bool
 	}{
-		"runs":               {[]*corev1.Pod{cachePod(RoleNode, "c-0-1", ready)}, false},
-		"its key is deleted": {[]*corev1.Pod{cachePod(RoleHead, "c-0"), deleted}, true},
+		"runs":               {[]*corev1.Pod{cachePod(wellknown.RoleNode, "c-0-1", ready)}, false},
+		"its key is deleted": {[]*corev1.Pod{cachePod(wellknown.RoleHead, "c-0"), deleted}, true},
 		"a user's keys are":  {[]*corev1.Pod{users}, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // TestMergeTemplate checks that every field that users may set reaches the pods, and that no template can detach a pod from its
@@ -21,7 +22,7 @@ func TestMergeTemplate(t *testing.T) {
 	before := ours.DeepCopy()
 	got, err := mergeTemplate(ours, &v1alpha1.PodTemplate{
 		Metadata: v1alpha1.PodMetadata{
-			Labels:      map[string]string{"team": "a", LabelRole: "impostor"},
+			Labels:      map[string]string{"team": "a", wellknown.LabelRole: "impostor"},
 			Annotations: map[string]string{"note": "x"},
 		},
 		Spec: &corev1.PodSpec{
@@ -32,7 +33,7 @@ func TestMergeTemplate(t *testing.T) {
 			Volumes:          []corev1.Volume{{Name: "ca"}},
 			Containers: []corev1.Container{
 				{
-					Name: RoleNode, Args: []string{"sh"},
+					Name: wellknown.RoleNode, Args: []string{"sh"},
 					Env:          []corev1.EnvVar{{Name: envSecret, Value: "known"}, {Name: "SSL_CERT_DIR", Value: "/ca"}},
 					VolumeMounts: []corev1.VolumeMount{{Name: "ca", MountPath: "/ca"}},
 				},

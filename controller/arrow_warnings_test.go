@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // warningAbout returns an event observed some seconds after the creation of liveSet's set.
@@ -38,9 +40,9 @@ func TestTroubleOfEvents(t *testing.T) {
 		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue})
 	}
 	quota := warningAbout("StatefulSet", "reviews-cache", "FailedCreate", "exceeded quota", 2)
-	head := func() *corev1.Pod { return made(cachePod(RoleHead, "reviews-cache-0"), 1) }
+	head := func() *corev1.Pod { return made(cachePod(wellknown.RoleHead, "reviews-cache-0"), 1) }
 	all := func() []*corev1.Pod {
-		return []*corev1.Pod{head(), made(cachePod(RoleNode, "reviews-cache-0-1"), 1), made(cachePod(RoleNode, "reviews-cache-0-2"), 1)}
+		return []*corev1.Pod{head(), made(cachePod(wellknown.RoleNode, "reviews-cache-0-1"), 1), made(cachePod(wellknown.RoleNode, "reviews-cache-0-2"), 1)}
 	}
 	for name, c := range map[string]struct {
 		pods   []*corev1.Pod
@@ -73,7 +75,7 @@ func TestNeedsWarnings(t *testing.T) {
 	t.Parallel()
 	begun := liveSet().CreationTimestamp.Time
 	old := func(pod *corev1.Pod) *corev1.Pod { pod.CreationTimestamp = metav1.NewTime(begun); return pod }
-	head := old(cachePod(RoleHead, "reviews-cache-0"))
+	head := old(cachePod(wellknown.RoleHead, "reviews-cache-0"))
 	for name, c := range map[string]struct {
 		pods  []*corev1.Pod
 		after time.Duration
@@ -82,7 +84,7 @@ func TestNeedsWarnings(t *testing.T) {
 		"a moment ago":       {nil, time.Second, false},
 		"none yet":           {nil, 4 * time.Second, true},
 		"one of three":       {[]*corev1.Pod{head}, 4 * time.Second, true},
-		"the scheduler says": {[]*corev1.Pod{old(cachePod(RoleHead, "reviews-cache-0", unschedulable))}, 4 * time.Second, false},
+		"the scheduler says": {[]*corev1.Pod{old(cachePod(wellknown.RoleHead, "reviews-cache-0", unschedulable))}, 4 * time.Second, false},
 		"all of them":        {[]*corev1.Pod{head, head, head}, time.Hour, false},
 	} {
 		if got := needsWarnings(liveSet(), c.pods, begun.Add(c.after)); got != c.want {

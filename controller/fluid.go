@@ -144,7 +144,7 @@ func leftover(kind string, object client.Object, earlier bool) error {
 // isOurs reports whether an object was made for a DataCache of this name, maybe an earlier one.
 func isOurs(object client.Object, cache string) bool {
 	labels := object.GetLabels()
-	return labels[LabelManagedBy] == ManagedBy && labels[wellknown.LabelCache] == cache
+	return labels[wellknown.LabelManagedBy] == wellknown.ManagedBy && labels[wellknown.LabelCache] == cache
 }
 
 func (e *fluidEngine) provideRuntime(ctx context.Context, dc *v1alpha1.DataCache, set *fluid.Dataset) error {

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // What Fluid 1.0.8 writes on objects, and reads from them.
@@ -180,7 +181,7 @@ func ofDataset(set *fluid.Dataset) metav1.OwnerReference {
 func belongsTo(object client.Object, set *fluid.Dataset) bool {
 	for _, owner := range object.GetOwnerReferences() {
 		if owner.UID == set.UID {
-			return object.GetLabels()[LabelManagedBy] == ManagedBy
+			return object.GetLabels()[wellknown.LabelManagedBy] == wellknown.ManagedBy
 		}
 	}
 	return false

@@ -65,7 +65,7 @@ func (w *fluidWatches) any() bool {
 func cacheOfFluid(_ context.Context, object client.Object) []reconcile.Request {
 	labels := object.GetLabels()
 	name := labels[wellknown.LabelCache]
-	if name == "" || labels[LabelManagedBy] != ManagedBy {
+	if name == "" || labels[wellknown.LabelManagedBy] != wellknown.ManagedBy {
 		return nil
 	}
 	return []reconcile.Request{requestFor(types.NamespacedName{Namespace: object.GetNamespace(), Name: name})}

@@ -365,7 +365,7 @@ func isOwnedBy(dc *v1alpha1.DataCache, job *trainer.TrainJob) bool {
 func ownCache(job *trainer.TrainJob, asked *request.Request) *v1alpha1.DataCache {
 	dc := &v1alpha1.DataCache{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: job.Name, Namespace: job.Namespace, Labels: map[string]string{LabelManagedBy: ManagedBy},
+			Name: job.Name, Namespace: job.Namespace, Labels: map[string]string{wellknown.LabelManagedBy: wellknown.ManagedBy},
 			OwnerReferences: []metav1.OwnerReference{jobReference(job, false)},
 		},
 		Spec: asked.Cache,

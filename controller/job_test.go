@@ -20,7 +20,7 @@ func TestOwnCacheFollowsItsJob(t *testing.T) {
 	job := trainJob()
 	job.Annotations = map[string]string{wellknown.AnnotationPlacement: "uid-1"}
 	asked := &request.Request{Cache: *minimal().Spec.DeepCopy()}
-	for container, settings := range map[string]*v1alpha1.PodSettings{RoleHead: &asked.Cache.Arrow.Head, RoleNode: &asked.Cache.Arrow.DataNode} {
+	for container, settings := range map[string]*v1alpha1.PodSettings{wellknown.RoleHead: &asked.Cache.Arrow.Head, wellknown.RoleNode: &asked.Cache.Arrow.DataNode} {
 		settings.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{
 			NodeSelector: map[string]string{"pool": "cpu"}, Containers: []corev1.Container{{Name: container, Image: "registry.example/cache:1"}},
 		}}
@@ -30,7 +30,7 @@ func TestOwnCacheFollowsItsJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	for role, pod := range map[string]*corev1.PodTemplateSpec{
-		RoleHead: set.Spec.LeaderWorkerTemplate.LeaderTemplate, RoleNode: &set.Spec.LeaderWorkerTemplate.WorkerTemplate,
+		wellknown.RoleHead: set.Spec.LeaderWorkerTemplate.LeaderTemplate, wellknown.RoleNode: &set.Spec.LeaderWorkerTemplate.WorkerTemplate,
 	} {
 		if got := pod.Labels[wellknown.LabelPlacement]; got != "uid-1" {
 			t.Errorf("the %s has placement %q", role, got)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // phase is the part of a TrainJob's state that matters to its cache.
@@ -185,7 +186,7 @@ func planUnused(dc *v1alpha1.DataCache, since, now time.Time) plan {
 
 // isLeftOver reports whether the DataCache was made for a single TrainJob that was deleted with --cascade=orphan.
 func isLeftOver(dc *v1alpha1.DataCache) bool {
-	return dc.Labels[LabelManagedBy] == ManagedBy && dc.Labels[LabelScope] == "" && ownerOf(dc) == nil
+	return dc.Labels[wellknown.LabelManagedBy] == wellknown.ManagedBy && dc.Labels[LabelScope] == "" && ownerOf(dc) == nil
 }
 
 // lastUse is when the cache was last used, or its creation if it never was.

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 func trainJob(changes ...func(*trainer.TrainJob)) *trainer.TrainJob {
@@ -72,7 +73,9 @@ func TestPlanFor(t *testing.T) {
 	}
 	recordedUsers := func(dc *v1alpha1.DataCache) { dc.Status.Users = 1 }
 	failed := func(dc *v1alpha1.DataCache) { dc.Status.State = v1alpha1.StateFailed }
-	ours := func(dc *v1alpha1.DataCache) { dc.Labels = map[string]string{LabelManagedBy: ManagedBy} }
+	ours := func(dc *v1alpha1.DataCache) {
+		dc.Labels = map[string]string{wellknown.LabelManagedBy: wellknown.ManagedBy}
+	}
 	shared := func(dc *v1alpha1.DataCache) { dc.Labels[LabelScope] = ScopeNamespace }
 	deleteAfter := func(d time.Duration) func(*v1alpha1.DataCache) {
 		return func(dc *v1alpha1.DataCache) { dc.Spec.Retention.DeleteAfterIdle = &metav1.Duration{Duration: d} }

@@ -14,13 +14,6 @@ import (
 
 // Labels and annotations of the objects that the controller makes. The manager's informers only contain objects with LabelManagedBy.
 const (
-	LabelManagedBy = wellknown.LabelManagedBy
-	ManagedBy      = wellknown.ManagedBy
-
-	LabelRole = wellknown.LabelRole
-	RoleHead  = wellknown.RoleHead
-	RoleNode  = wellknown.RoleNode
-
 	// LabelScope is ScopeNamespace on a DataCache that the controller made for all jobs of a namespace (CACHE_SCOPE=namespace).
 	LabelScope     = wellknown.Group + "/scope"
 	ScopeNamespace = "namespace"
@@ -44,9 +37,9 @@ const (
 // cacheLabels are on every object of a cache.
 func cacheLabels(dc *v1alpha1.DataCache) map[string]string {
 	return map[string]string{
-		"app.kubernetes.io/name":     ManagedBy,
+		"app.kubernetes.io/name":     wellknown.ManagedBy,
 		"app.kubernetes.io/instance": dc.Name,
-		LabelManagedBy:               ManagedBy,
+		wellknown.LabelManagedBy:     wellknown.ManagedBy,
 		wellknown.LabelCache:         dc.Name,
 	}
 }
@@ -55,7 +48,7 @@ func cacheLabels(dc *v1alpha1.DataCache) map[string]string {
 func podsOf(dc *v1alpha1.DataCache, role string) map[string]string {
 	labels := map[string]string{wellknown.LabelCache: dc.Name}
 	if role != "" {
-		labels[LabelRole] = role
+		labels[wellknown.LabelRole] = role
 	}
 	return labels
 }

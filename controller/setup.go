@@ -41,6 +41,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // Options are the platform's settings. Image and Namespace are required.
@@ -138,7 +139,7 @@ func AddToScheme(scheme *runtime.Scheme) error {
 // CacheOptions restrict the manager's informers: of Kubernetes' own kinds they contain only objects that datacache made, and only
 // fields that reconcilers read. Without them a manager works, but holds every Pod and Service of the cluster in memory.
 func CacheOptions() cache.Options {
-	ours := labels.SelectorFromSet(labels.Set{LabelManagedBy: ManagedBy})
+	ours := labels.SelectorFromSet(labels.Set{wellknown.LabelManagedBy: wellknown.ManagedBy})
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{

@@ -38,7 +38,7 @@ type podChange func(*corev1.Pod)
 
 func cachePod(role, name string, changes ...podChange) *corev1.Pod {
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "team-a", Labels: map[string]string{wellknown.LabelCache: "reviews", LabelRole: role}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "team-a", Labels: map[string]string{wellknown.LabelCache: "reviews", wellknown.LabelRole: role}},
 		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
 	}
 	for _, change := range changes {
@@ -65,7 +65,7 @@ func unschedulable(pod *corev1.Pod) {
 func waiting(reason, message string) podChange {
 	return func(pod *corev1.Pod) {
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
-			Name: RoleNode, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}},
+			Name: wellknown.RoleNode, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}},
 		}}
 	}
 }
@@ -86,7 +86,7 @@ func answer(state, reason string, done, total int64) *view.HeadStatus {
 
 // answered returns the engine's observation of one head's answer.
 func answered(h *view.HeadStatus, pods ...*corev1.Pod) observation {
-	return observedAs(liveSet(), pods, headAnswer{cachePod(RoleHead, "reviews-cache-0"), h, nil})
+	return observedAs(liveSet(), pods, headAnswer{cachePod(wellknown.RoleHead, "reviews-cache-0"), h, nil})
 }
 
 func observedAs(set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers ...headAnswer) observation {
@@ -104,8 +104,12 @@ func copiesOf(n int32) *lws.LeaderWorkerSet {
 
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	head := func(changes ...podChange) *corev1.Pod { return cachePod(RoleHead, "reviews-cache-0", changes...) }
-	node := func(changes ...podChange) *corev1.Pod { return cachePod(RoleNode, "reviews-cache-0-1", changes...) }
+	head := func(changes ...podChange) *corev1.Pod {
+		return cachePod(wellknown.RoleHead, "reviews-cache-0", changes...)
+	}
+	node := func(changes ...podChange) *corev1.Pod {
+		return cachePod(wellknown.RoleNode, "reviews-cache-0-1", changes...)
+	}
 	quiet := func(pods ...*corev1.Pod) observation {
 		var answers []headAnswer
 		for _, pod := range runningHeads(pods) {
@@ -113,7 +117,7 @@ func TestJudge(t *testing.T) {
 		}
 		return observedAs(liveSet(), pods, answers...)
 	}
-	one, two := headAnswer{head(), answer("Ready", "ready", 28, 28), nil}, headAnswer{cachePod(RoleHead, "reviews-cache-1"), answer("Loading", "loading 43%", 12, 28), nil}
+	one, two := headAnswer{head(), answer("Ready", "ready", 28, 28), nil}, headAnswer{cachePod(wellknown.RoleHead, "reviews-cache-1"), answer("Loading", "loading 43%", 12, 28), nil}
 	failed := v1alpha1.DataCacheStatus{State: v1alpha1.StateFailed, Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Message: "no such file"}}}
 	served := v1alpha1.DataCacheStatus{State: v1alpha1.StateReady}
 	run := plan{run: true}
@@ -229,7 +233,7 @@ func TestLife(t *testing.T) {
 		{2 * time.Hour, facts{plan: run, observation: observedAs(second, nil), users: user}, func(s *v1alpha1.DataCacheStatus) string {
 			return differs(s.ProvisionedTime, new(after(2*time.Hour))) + differs(s.ReadyTime, (*metav1.Time)(nil)) + differs(s.Snapshot, "42")
 		}, EventProvisioning},
-		{2*time.Hour + time.Minute, facts{plan: run, observation: observedAs(second, nil, headAnswer{cachePod(RoleHead, "reviews-cache-0"), answer("Failed", "no such file", 0, 28), nil}), users: user}, func(s *v1alpha1.DataCacheStatus) string {
+		{2*time.Hour + time.Minute, facts{plan: run, observation: observedAs(second, nil, headAnswer{cachePod(wellknown.RoleHead, "reviews-cache-0"), answer("Failed", "no such file", 0, 28), nil}), users: user}, func(s *v1alpha1.DataCacheStatus) string {
 			return differs(s.Snapshot, "") // it was never ready, so a retry may plan the current snapshot
 		}, EventFailed},
 		{3 * time.Hour, facts{plan: plan{why: "TrainJob train is finished"}}, func(s *v1alpha1.DataCacheStatus) string {

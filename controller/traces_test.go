@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // TestTracesOfCaches checks which OTEL_ variables heads and data nodes get from the manager.
@@ -47,7 +48,7 @@ func TestTracesOfCaches(t *testing.T) {
 				t.Fatal(err)
 			}
 			template := set.Spec.LeaderWorkerTemplate
-			for role, pod := range map[string]corev1.PodSpec{RoleHead: template.LeaderTemplate.Spec, RoleNode: template.WorkerTemplate.Spec} {
+			for role, pod := range map[string]corev1.PodSpec{wellknown.RoleHead: template.LeaderTemplate.Spec, wellknown.RoleNode: template.WorkerTemplate.Spec} {
 				got := map[string]string{}
 				for _, container := range pod.Containers {
 					for _, v := range container.Env {
@@ -78,5 +79,5 @@ func setInTemplates(a *v1alpha1.ArrowCache, env ...corev1.EnvVar) {
 	of := func(role string) *v1alpha1.PodTemplate {
 		return &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{Containers: []corev1.Container{{Name: "aside"}, {Name: role, Env: env}}}}
 	}
-	a.Head.Template, a.DataNode.Template = of(RoleHead), of(RoleNode)
+	a.Head.Template, a.DataNode.Template = of(wellknown.RoleHead), of(wellknown.RoleNode)
 }

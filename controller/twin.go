@@ -110,7 +110,7 @@ func twinLabels(source map[string]string) map[string]string {
 	maps.DeleteFunc(labels, func(name, _ string) bool {
 		return slices.ContainsFunc(trackers, func(tracker string) bool { return strings.HasPrefix(name, tracker) })
 	})
-	labels[LabelManagedBy] = ManagedBy
+	labels[wellknown.LabelManagedBy] = wellknown.ManagedBy
 	return labels
 }
 

@@ -89,7 +89,7 @@ func TestTwinOf(t *testing.T) {
 	if got := qualified(first); got != "team-a/torch-data-cache" {
 		t.Errorf("twin is %s, want team-a/torch-data-cache", got)
 	}
-	want := map[string]string{"trainer.kubeflow.org/framework": "torch", wellknown.LabelGate: "true", LabelManagedBy: ManagedBy}
+	want := map[string]string{"trainer.kubeflow.org/framework": "torch", wellknown.LabelGate: "true", wellknown.LabelManagedBy: wellknown.ManagedBy}
 	if diff := cmp.Diff(want, first.GetLabels()); diff != "" {
 		t.Errorf("labels differ (-want +got):\n%s", diff)
 	}

@@ -79,7 +79,7 @@ func useService(job *trainer.TrainJob, name string, dc *v1alpha1.DataCache, clus
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: job.Namespace,
-			Labels:          map[string]string{LabelManagedBy: ManagedBy},
+			Labels:          map[string]string{wellknown.LabelManagedBy: wellknown.ManagedBy},
 			Annotations:     map[string]string{wellknown.AnnotationUses: qualified(dc)},
 			OwnerReferences: []metav1.OwnerReference{jobReference(job, true)},
 		},

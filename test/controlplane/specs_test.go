@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
-	"github.com/kubeflow/datacache/controller"
 	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
@@ -99,7 +98,7 @@ func cachePodIsRight(t *testing.T, pod corev1.Pod) {
 		t.Errorf("pod %s has the liveness probe %+v, want GET /healthz", pod.Name, c.LivenessProbe)
 	}
 	from := []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s3-keys"}}}}
-	if c.Name == controller.RoleHead { // and the pinned snapshot
+	if c.Name == wellknown.RoleHead { // and the pinned snapshot
 		from = append(from, corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "train-cache"}}})
 	}
 	if diff := cmp.Diff(from, c.EnvFrom); diff != "" {

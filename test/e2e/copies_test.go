@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/controller"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -132,7 +131,7 @@ func checkNodes(t *testing.T, namespace string) error {
 	nodes := map[string][]string{}
 	for _, pod := range pods.Items {
 		what := "training"
-		if pod.Labels[controller.LabelRole] != "" {
+		if pod.Labels[wellknown.LabelRole] != "" {
 			what = "cache"
 		} else if pod.Labels["jobset.sigs.k8s.io/replicatedjob-name"] == wellknown.StepName {
 			what = "step"

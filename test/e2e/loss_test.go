@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/controller"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -61,7 +60,7 @@ func TestNodeIsLost(t *testing.T) {
 	dc := sharedCache(ns, wide.write(t), ns)
 	dc.Spec.Retention.IdleTTL = nil // it must be kept while it has no user yet
 	dc.Spec.Arrow.Head.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{NodeSelector: map[string]string{corev1.LabelHostname: "n1"}}}
-	checkNodes := metav1.LabelSelector{MatchLabels: map[string]string{wellknown.LabelCache: dc.Name, controller.LabelRole: controller.RoleNode}}
+	checkNodes := metav1.LabelSelector{MatchLabels: map[string]string{wellknown.LabelCache: dc.Name, wellknown.LabelRole: wellknown.RoleNode}}
 	dc.Spec.Arrow.DataNode.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelHostname, LabelSelector: &checkNodes}},
 	}}}}

@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/controller"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -77,7 +76,7 @@ func TestMachinesAreLost(t *testing.T) {
 // withDataNodeAway returns a cache of which one data node is on n1 and the other one not.
 func withDataNodeAway(namespace, name, metadata string) *v1alpha1.DataCache {
 	dc := lasting(namespace, name, metadata)
-	others := metav1.LabelSelector{MatchLabels: map[string]string{wellknown.LabelCache: name, controller.LabelRole: controller.RoleNode}}
+	others := metav1.LabelSelector{MatchLabels: map[string]string{wellknown.LabelCache: name, wellknown.LabelRole: wellknown.RoleNode}}
 	dc.Spec.Arrow.Head.Template = only("n1")
 	dc.Spec.Arrow.DataNode.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{Affinity: &corev1.Affinity{
 		PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{

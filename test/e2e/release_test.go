@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kubeflow/datacache/controller"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -125,7 +124,7 @@ func (r *release) cache(t *testing.T, namespace string, seen map[string]bool) er
 		return err
 	}
 	for _, pod := range list.Items {
-		role := pod.Labels[controller.LabelRole]
+		role := pod.Labels[wellknown.LabelRole]
 		if step := pod.Labels["jobset.sigs.k8s.io/replicatedjob-name"]; role == "" && step != wellknown.StepName {
 			continue // training
 		} else if role == "" {
@@ -136,7 +135,7 @@ func (r *release) cache(t *testing.T, namespace string, seen map[string]bool) er
 		}
 		seen[role] = true
 	}
-	for _, role := range []string{controller.RoleHead, controller.RoleNode, wellknown.StepName} {
+	for _, role := range []string{wellknown.RoleHead, wellknown.RoleNode, wellknown.StepName} {
 		if !seen[role] {
 			return fmt.Errorf("no %s yet, only %v", role, seen)
 		}

@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/controller"
 	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 	"github.com/kubeflow/datacache/test/kit/proctest"
@@ -163,7 +162,7 @@ func play(namespace string, pods kubetest.Play) {
 }
 
 // isProbe reports whether a pod mounts the files of a cache before jobs may.
-func isProbe(pod *corev1.Pod) bool { return pod.Labels[controller.LabelRole] == "probe" }
+func isProbe(pod *corev1.Pod) bool { return pod.Labels[wellknown.LabelRole] == "probe" }
 
 // waits runs the real gate for the pods of the steps of a namespace: their containers end when it does. It returns the gates' outputs.
 func waits(t *testing.T, namespace string, others kubetest.Play) func(job string) string {
