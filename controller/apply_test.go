@@ -21,7 +21,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/workload"
 	"github.com/kubeflow/datacache/internal/wellknown"
+	"github.com/kubeflow/datacache/test/kit/cachetest"
 )
 
 // mergeCases has, for each kind of object that we apply, an existing object, the wanted one, and the expected merge: our fields are
@@ -46,15 +49,15 @@ var mergeCases = map[string]struct{ have, want, merged client.Object }{
 			ObjectMeta: metav1.ObjectMeta{
 				ResourceVersion: "7", Finalizers: []string{"example.com/theirs"},
 				Labels:      map[string]string{"theirs": "kept", wellknown.LabelManagedBy: wellknown.ManagedBy},
-				Annotations: map[string]string{"theirs": "kept", "role": "reader", annotationApplied: "role"},
+				Annotations: map[string]string{"theirs": "kept", "role": "reader", kube.AnnotationApplied: "role"},
 			},
 			AutomountServiceAccountToken: new(false), Secrets: []corev1.ObjectReference{{Name: "theirs"}},
 		},
 	},
 	"ConfigMap": {
-		have:   &corev1.ConfigMap{Data: map[string]string{envPin: "666", "added": "goes"}},
-		want:   &corev1.ConfigMap{Data: map[string]string{envPin: "7"}},
-		merged: &corev1.ConfigMap{Data: map[string]string{envPin: "7"}},
+		have:   &corev1.ConfigMap{Data: map[string]string{workload.EnvPin: "666", "added": "goes"}},
+		want:   &corev1.ConfigMap{Data: map[string]string{workload.EnvPin: "7"}},
+		merged: &corev1.ConfigMap{Data: map[string]string{workload.EnvPin: "7"}},
 	},
 	"Service": {
 		have: &corev1.Service{Spec: corev1.ServiceSpec{
@@ -82,9 +85,9 @@ var mergeCases = map[string]struct{ have, want, merged client.Object }{
 		merged: &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(0))}},
 	},
 	"LeaderWorkerSet": { // made by an earlier release for pods with the same settings
-		have:   setOf(7, 3, "the image that it was started with", map[string]string{annotationPodSettings: "same", "theirs": "kept"}),
-		want:   setOf(2, 5, "a newer image", map[string]string{annotationPodSettings: "same"}),
-		merged: setOf(2, 3, "the image that it was started with", map[string]string{annotationPodSettings: "same", annotationApplied: annotationPodSettings, "theirs": "kept"}),
+		have:   setOf(7, 3, "the image that it was started with", map[string]string{kube.AnnotationPodSettings: "same", "theirs": "kept"}),
+		want:   setOf(2, 5, "a newer image", map[string]string{kube.AnnotationPodSettings: "same"}),
+		merged: setOf(2, 3, "the image that it was started with", map[string]string{kube.AnnotationPodSettings: "same", kube.AnnotationApplied: kube.AnnotationPodSettings, "theirs": "kept"}),
 	},
 }
 
@@ -106,13 +109,13 @@ func TestMergeDesired(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			have, _ := c.have.DeepCopyObject().(client.Object)
-			mergeDesired(have, c.want)
+			kube.MergeDesired(have, c.want)
 			if diff := cmp.Diff(c.merged, have); diff != "" {
 				t.Errorf("merged object differs (-want +got):\n%s", diff)
 			}
 		})
 	}
-	for _, object := range append(desiredObjects(everything(), []networkingv1.NetworkPolicyPeer{fromNamespaces("datacache-system")}), liveSet()) {
+	for _, object := range append(workload.Objects(cachetest.Everything(), []networkingv1.NetworkPolicyPeer{workload.FromNamespaces("datacache-system")}), liveSet()) {
 		kind := reflect.TypeOf(object).Elem().Name()
 		if _, ok := mergeCases[kind]; !ok {
 			t.Errorf("a cache has a %s, of which no merge is tried", kind)
@@ -123,26 +126,26 @@ func TestMergeDesired(t *testing.T) {
 // TestMergeAnnotations checks that annotations that we wrote and no longer want are removed, and that those of others stay.
 func TestMergeAnnotations(t *testing.T) {
 	t.Parallel()
-	first := mergeAnnotations(map[string]string{"theirs": "1"}, map[string]string{"role": "reader", "region": "eu"})
-	if diff := cmp.Diff(map[string]string{"theirs": "1", "role": "reader", "region": "eu", annotationApplied: "region role"}, first); diff != "" {
+	first := kube.MergeAnnotations(map[string]string{"theirs": "1"}, map[string]string{"role": "reader", "region": "eu"})
+	if diff := cmp.Diff(map[string]string{"theirs": "1", "role": "reader", "region": "eu", kube.AnnotationApplied: "region role"}, first); diff != "" {
 		t.Errorf("first (-want +got):\n%s", diff)
 	}
-	second := mergeAnnotations(first, map[string]string{"region": "us"})
-	if diff := cmp.Diff(map[string]string{"theirs": "1", "region": "us", annotationApplied: "region"}, second); diff != "" {
+	second := kube.MergeAnnotations(first, map[string]string{"region": "us"})
+	if diff := cmp.Diff(map[string]string{"theirs": "1", "region": "us", kube.AnnotationApplied: "region"}, second); diff != "" {
 		t.Errorf("a role was taken out of the spec (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]string{"theirs": "1"}, mergeAnnotations(second, nil)); diff != "" {
+	if diff := cmp.Diff(map[string]string{"theirs": "1"}, kube.MergeAnnotations(second, nil)); diff != "" {
 		t.Errorf("all were taken out of the spec (-want +got):\n%s", diff)
 	}
-	if got := mergeAnnotations(nil, nil); got != nil {
+	if got := kube.MergeAnnotations(nil, nil); got != nil {
 		t.Errorf("nothing of nothing is %v", got)
 	}
 }
 
 func TestForeign(t *testing.T) {
 	t.Parallel()
-	want := cacheService(minimal())
-	another := minimal()
+	want := workload.Service(cachetest.Minimal())
+	another := cachetest.Minimal()
 	another.UID = "made-anew"
 	for name, c := range map[string]struct {
 		have *corev1.Service
@@ -150,13 +153,13 @@ func TestForeign(t *testing.T) {
 	}{
 		"ours":                    {want, ""},
 		"nobody's":                {&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "n"}}, "Service n/s exists and belongs to nobody that datacache knows: delete or rename it, or choose another name"},
-		"of the DataCache before": {cacheService(another), "Service team-a/reviews-cache-service: the object of an earlier owner of the same name still goes"},
-		"of a TrainJob":           {useService(trainJob(), "train-cache-service", minimal(), "cluster.local"), "Service team-a/train-cache-service exists and belongs to TrainJob train: delete or rename it, or choose another name"},
+		"of the DataCache before": {workload.Service(another), "Service team-a/reviews-cache-service: the object of an earlier owner of the same name still goes"},
+		"of a TrainJob":           {useService(trainJob(), "train-cache-service", cachetest.Minimal(), "cluster.local"), "Service team-a/train-cache-service exists and belongs to TrainJob train: delete or rename it, or choose another name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := ""
-			if err := foreign("Service", c.have, want); err != nil {
+			if err := kube.Foreign("Service", c.have, want); err != nil {
 				got = err.Error()
 			}
 			if got != c.want {
@@ -168,7 +171,7 @@ func TestForeign(t *testing.T) {
 
 func TestUseService(t *testing.T) {
 	t.Parallel()
-	dc := minimal()
+	dc := cachetest.Minimal()
 	dc.Namespace = "platform"
 	got := useService(trainJob(), "train-cache-service", dc, "example.org")
 	if want := "reviews-cache-service.platform.svc.example.org"; got.Spec.ExternalName != want || got.Spec.Type != corev1.ServiceTypeExternalName {
@@ -198,9 +201,9 @@ func TestObstacleOf(t *testing.T) {
 	}{
 		"none":                      {nil, ""},
 		"passes":                    {apierrors.NewServiceUnavailable("etcd"), ""},
-		"goes by itself":            {fmt.Errorf("Service: %w", errGoing), ""},
+		"goes by itself":            {fmt.Errorf("Service: %w", kube.ErrGoing), ""},
 		"the namespace goes":        {fmt.Errorf("create: %w", terminating), ""},
-		"a name is taken":           {fmt.Errorf("keep: %w", &foreignError{"Service", "a/b", "nobody"}), "NameTaken"},
+		"a name is taken":           {fmt.Errorf("keep: %w", &kube.ForeignError{Kind: "Service", Name: "a/b", Owner: "nobody"}), "NameTaken"},
 		"a quota":                   {fmt.Errorf("create: %w", apierrors.NewForbidden(services, "s", errors.New("exceeded quota"))), "Refused"},
 		"a webhook says no":         {fmt.Errorf("create: %w", webhookSays(http.StatusConflict, `admission webhook "a.b" denied the request: no`)), "Refused"},
 		"a webhook does not answer": {fmt.Errorf("create: %w", webhookSays(http.StatusInternalServerError, `failed calling webhook "a.b": no endpoints`)), "Refused"},
@@ -211,7 +214,7 @@ func TestObstacleOf(t *testing.T) {
 			t.Parallel()
 			reason := ""
 			if got := obstacleOf(c.err); got != nil {
-				reason = got.reason
+				reason = got.Reason
 			}
 			if reason != c.want {
 				t.Errorf("obstacle %q, want %q", reason, c.want)

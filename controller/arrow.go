@@ -20,68 +20,72 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/engine"
+	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/podstate"
+	"github.com/kubeflow/datacache/controller/workload"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // arrowEngine keeps a table as Arrow record batches in the pods of a LeaderWorkerSet: each group is a copy of the table, with the
 // head as its leader. Only the files arrow*.go depend on LeaderWorkerSets and heads.
 type arrowEngine struct {
-	applier
-	server   serverConfig
+	kube.Applier
+	server   workload.Server
 	watchers []networkingv1.NetworkPolicyPeer // who may read statuses and metrics: the manager and Prometheus
 	heads    heads
-	warnings *warnings
+	warnings *podstate.Warnings
 	losses   sync.Map // *losses by types.NamespacedName of DataCaches
 }
 
-var _ engine = (*arrowEngine)(nil)
+var _ engine.Engine = (*arrowEngine)(nil)
 
-func (*arrowEngine) describe(dc *v1alpha1.DataCache) (parts, data string) {
+func (*arrowEngine) Describe(dc *v1alpha1.DataCache) (parts, data string) {
 	return fmt.Sprintf("a head and %d data nodes", dc.Spec.Arrow.DataNodes), dc.Spec.Arrow.Data()
 }
 
 // provision replaces pods on lost machines, then creates the objects in this order, since the pods need their account and the pinned
 // snapshot.
-func (e *arrowEngine) provision(ctx context.Context, dc *v1alpha1.DataCache) error {
+func (e *arrowEngine) Provision(ctx context.Context, dc *v1alpha1.DataCache) error {
 	if err := e.replaceLost(ctx, dc); err != nil {
 		return err
 	}
-	for _, object := range desiredObjects(dc, e.watchers) {
-		if _, err := apply(ctx, e.applier, object); err != nil {
+	for _, object := range workload.Objects(dc, e.watchers) {
+		if _, err := kube.Apply(ctx, e.Applier, object); err != nil {
 			return err
 		}
 	}
-	want, err := leaderWorkerSet(dc, e.server)
+	want, err := workload.LeaderWorkerSet(dc, e.server)
 	if err != nil {
 		return err
 	}
 	if err := e.keepSecret(ctx, dc, want); err != nil {
 		return err
 	}
-	_, err = apply(ctx, e.applier, want)
+	_, err = kube.Apply(ctx, e.Applier, want)
 	return err
 }
 
 // keepSecret creates the Secret with the cache's key before the pods are created, and again if somebody deleted it and a pod waits
 // for it. In that case the pods with the old key must be deleted: they could not authenticate to those with the new one.
 func (e *arrowEngine) keepSecret(ctx context.Context, dc *v1alpha1.DataCache, set *lws.LeaderWorkerSet) error {
-	err := e.client.Get(ctx, client.ObjectKeyFromObject(set), &lws.LeaderWorkerSet{})
+	err := e.Client.Get(ctx, client.ObjectKeyFromObject(set), &lws.LeaderWorkerSet{})
 	if apierrors.IsNotFound(err) {
 		_, err = e.createSecret(ctx, dc)
 		return err
 	}
 	if err != nil {
-		return fmt.Errorf("start DataCache %s: %w", qualified(dc), err)
+		return fmt.Errorf("start DataCache %s: %w", kube.Qualified(dc), err)
 	}
 	pods, err := e.pods(ctx, dc)
-	if err != nil || !lacksSecret(pods, secretName(dc)) {
+	if err != nil || !podstate.LacksSecret(pods, kube.SecretName(dc)) {
 		return err
 	}
 	created, err := e.createSecret(ctx, dc)
 	if err != nil || !created {
 		return err
 	}
-	return e.release(ctx, dc)
+	return e.Release(ctx, dc)
 }
 
 // createSecret creates the Secret with the key, unless it exists. A Secret with that name is ours, since the name contains the
@@ -91,30 +95,30 @@ func (e *arrowEngine) createSecret(ctx context.Context, dc *v1alpha1.DataCache) 
 	if _, err := rand.Read(key); err != nil {
 		return false, fmt.Errorf("make the cache's key: %w", err)
 	}
-	err = e.client.Create(ctx, cacheSecret(dc, hex.EncodeToString(key)))
+	err = e.Client.Create(ctx, workload.Secret(dc, hex.EncodeToString(key)))
 	if apierrors.IsAlreadyExists(err) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("create Secret %s: %w", secretName(dc), err)
+		return false, fmt.Errorf("create Secret %s: %w", kube.SecretName(dc), err)
 	}
 	return true, nil
 }
 
 // observe queries every running head; if none answers, it derives the status from the pods.
-func (e *arrowEngine) observe(ctx context.Context, dc *v1alpha1.DataCache) (observation, error) {
-	out := observation{
-		endpoint: fmt.Sprintf("grpc://%s.%s:%d", wellknown.ServiceName(dc.Name), dc.Namespace, wellknown.FlightPort),
-		selector: labels.SelectorFromSet(headSelector(dc)).String(),
+func (e *arrowEngine) Observe(ctx context.Context, dc *v1alpha1.DataCache) (engine.Observation, error) {
+	out := engine.Observation{
+		Endpoint: fmt.Sprintf("grpc://%s.%s:%d", wellknown.ServiceName(dc.Name), dc.Namespace, wellknown.FlightPort),
+		Selector: labels.SelectorFromSet(kube.HeadSelector(dc)).String(),
 	}
 	set, err := e.find(ctx, dc)
 	if err != nil || set == nil {
 		return out, err
 	}
-	out.exists, out.leaving, out.created = true, set.DeletionTimestamp != nil, set.CreationTimestamp
-	out.replicas, out.readyReplicas = set.Status.Replicas, set.Status.ReadyReplicas
+	out.Exists, out.Leaving, out.Created = true, set.DeletionTimestamp != nil, set.CreationTimestamp
+	out.Replicas, out.ReadyReplicas = set.Status.Replicas, set.Status.ReadyReplicas
 	pods, err := e.pods(ctx, dc)
-	if err != nil || out.leaving {
+	if err != nil || out.Leaving {
 		return out, err
 	}
 	why, err := e.explain(ctx, dc, set, pods)
@@ -126,24 +130,24 @@ func (e *arrowEngine) observe(ctx context.Context, dc *v1alpha1.DataCache) (obse
 }
 
 // explain returns what prevents the pods from being created or running; nil if they only need time.
-func (e *arrowEngine) explain(ctx context.Context, dc *v1alpha1.DataCache, set *lws.LeaderWorkerSet, pods []*corev1.Pod) (*trouble, error) {
+func (e *arrowEngine) explain(ctx context.Context, dc *v1alpha1.DataCache, set *lws.LeaderWorkerSet, pods []*corev1.Pod) (*podstate.Trouble, error) {
 	if t, err := e.troubleOfMachines(ctx, dc, pods); t != nil || err != nil {
 		return t, err
 	}
-	if t := troubleOf(pods); t != nil || !needsWarnings(set, pods, e.warnings.now()) {
+	if t := podstate.TroubleOf(pods); t != nil || !podstate.NeedsWarnings(set, pods, e.warnings.Now()) {
 		return t, nil
 	}
-	events, err := e.warnings.of(ctx, set.Namespace)
+	events, err := e.warnings.Of(ctx, set.Namespace)
 	if err != nil {
 		return nil, err
 	}
-	return troubleOfEvents(set, pods, events), nil
+	return podstate.TroubleOfEvents(set, pods, events), nil
 }
 
 // askAll queries the running heads, in the order of their names.
 func (e *arrowEngine) askAll(ctx context.Context, pods []*corev1.Pod) []headAnswer {
 	var answers []headAnswer
-	for _, pod := range runningHeads(pods) {
+	for _, pod := range podstate.RunningHeads(pods) {
 		status, err := e.heads.ask(ctx, pod)
 		answers = append(answers, headAnswer{pod, status, err})
 	}
@@ -152,8 +156,8 @@ func (e *arrowEngine) askAll(ctx context.Context, pods []*corev1.Pod) []headAnsw
 
 func (e *arrowEngine) pods(ctx context.Context, dc *v1alpha1.DataCache) ([]*corev1.Pod, error) {
 	var list corev1.PodList
-	if err := e.client.List(ctx, &list, client.InNamespace(dc.Namespace), client.MatchingFields{indexCache: dc.Name}); err != nil {
-		return nil, fmt.Errorf("list pods of DataCache %s: %w", qualified(dc), err)
+	if err := e.Client.List(ctx, &list, client.InNamespace(dc.Namespace), client.MatchingFields{indexCache: dc.Name}); err != nil {
+		return nil, fmt.Errorf("list pods of DataCache %s: %w", kube.Qualified(dc), err)
 	}
 	pods := make([]*corev1.Pod, 0, len(list.Items))
 	for i := range list.Items {
@@ -165,18 +169,18 @@ func (e *arrowEngine) pods(ctx context.Context, dc *v1alpha1.DataCache) ([]*core
 // find returns the cache's LeaderWorkerSet; nil if there is none, or only one that is not ours.
 func (e *arrowEngine) find(ctx context.Context, dc *v1alpha1.DataCache) (*lws.LeaderWorkerSet, error) {
 	set := &lws.LeaderWorkerSet{}
-	err := e.client.Get(ctx, types.NamespacedName{Namespace: dc.Namespace, Name: wellknown.CacheName(dc.Name)}, set)
+	err := e.Client.Get(ctx, types.NamespacedName{Namespace: dc.Namespace, Name: wellknown.CacheName(dc.Name)}, set)
 	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(set, dc) {
 		return nil, nil // not found is not an error
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get LeaderWorkerSet of DataCache %s: %w", qualified(dc), err)
+		return nil, fmt.Errorf("get LeaderWorkerSet of DataCache %s: %w", kube.Qualified(dc), err)
 	}
 	return set, nil
 }
 
-// release deletes the LeaderWorkerSet, and with it the pods.
-func (e *arrowEngine) release(ctx context.Context, dc *v1alpha1.DataCache) error {
+// Release deletes the LeaderWorkerSet, and with it the pods.
+func (e *arrowEngine) Release(ctx context.Context, dc *v1alpha1.DataCache) error {
 	e.losses.Delete(client.ObjectKeyFromObject(dc))
 	set, err := e.find(ctx, dc)
 	if err != nil || set == nil {
@@ -190,7 +194,7 @@ func (e *arrowEngine) release(ctx context.Context, dc *v1alpha1.DataCache) error
 func (e *arrowEngine) releaseOrphan(ctx context.Context, cache types.NamespacedName) error {
 	e.losses.Delete(cache)
 	set := &lws.LeaderWorkerSet{}
-	err := e.client.Get(ctx, types.NamespacedName{Namespace: cache.Namespace, Name: wellknown.CacheName(cache.Name)}, set)
+	err := e.Client.Get(ctx, types.NamespacedName{Namespace: cache.Namespace, Name: wellknown.CacheName(cache.Name)}, set)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -214,9 +218,9 @@ func (e *arrowEngine) deleteSet(ctx context.Context, set *lws.LeaderWorkerSet) e
 	if set.DeletionTimestamp != nil {
 		return nil
 	}
-	err := e.client.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationForeground), client.Preconditions{UID: new(set.UID)})
+	err := e.Client.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationForeground), client.Preconditions{UID: new(set.UID)})
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete LeaderWorkerSet %s: %w", qualified(set), err)
+		return fmt.Errorf("delete LeaderWorkerSet %s: %w", kube.Qualified(set), err)
 	}
 	return nil
 }

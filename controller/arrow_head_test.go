@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeflow/datacache/internal/wellknown"
+	"github.com/kubeflow/datacache/test/kit/cachetest"
 )
 
 // TestAsk sends requests to real HTTP servers through a dialer that stands for the pod network.
@@ -50,7 +51,7 @@ func TestAsk(t *testing.T) {
 			if c.handler == nil {
 				server.Close()
 			}
-			head := cachePod(wellknown.RoleHead, "reviews-cache-0")
+			head := cachetest.Pod(wellknown.RoleHead, "reviews-cache-0")
 			dial := func(ctx context.Context, pod *corev1.Pod) (net.Conn, error) {
 				if pod != head {
 					return nil, fmt.Errorf("dialled %s, want %s", pod.Name, head.Name)

@@ -23,31 +23,20 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/podstate"
+	"github.com/kubeflow/datacache/controller/workload"
 	"github.com/kubeflow/datacache/internal/view"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 const (
-	// machineToleration is how long the pods of a cache stay bound to a machine that is not ready or does not answer, in seconds.
-	// Kubernetes' default is 300, by when loaders have given up. Rows survive an outage that is shorter.
-	machineToleration = 30
 	// deletionPatience is how long after the end of its grace period a pod on a machine that answers may still exist.
 	deletionPatience = 10 * time.Second
 )
 
 // reasonMachine is the reason of the condition of a cache with a pod on a machine that is not ready.
 const reasonMachine = "NodeNotReady"
-
-// tolerateOutages lets the pod's eviction begin machineToleration after its machine failed, unless the user's template says when.
-func tolerateOutages(pod *corev1.PodSpec) {
-	for _, taint := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
-		t := corev1.Toleration{Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(machineToleration))}
-		given := func(u corev1.Toleration) bool { return u.Key == taint && (u.Effect == t.Effect || u.Effect == "") }
-		if !slices.ContainsFunc(pod.Tolerations, given) {
-			pod.Tolerations = append(pod.Tolerations, t)
-		}
-	}
-}
 
 // outage describes a machine, a Kubernetes node, that is not ready.
 type outage struct {
@@ -79,9 +68,9 @@ func (e *arrowEngine) outages(ctx context.Context, pods []*corev1.Pod) (map[stri
 // outageOf returns nil for a machine that is ready.
 func (e *arrowEngine) outageOf(ctx context.Context, machine string) (*outage, error) {
 	node := &corev1.Node{}
-	err := e.client.Get(ctx, types.NamespacedName{Name: machine}, node)
+	err := e.Client.Get(ctx, types.NamespacedName{Name: machine}, node)
 	if apierrors.IsNotFound(err) { // the informer may not have seen a new machine yet
-		err = e.live.Get(ctx, types.NamespacedName{Name: machine}, node)
+		err = e.Live.Get(ctx, types.NamespacedName{Name: machine}, node)
 	}
 	if apierrors.IsNotFound(err) {
 		return &outage{machine: machine, silent: true}, nil
@@ -144,12 +133,12 @@ func (o outage) what() string {
 }
 
 // trouble says what happened to the pod's machine, and what is done about it.
-func (o outage) trouble(pod *corev1.Pod) *trouble {
+func (o outage) trouble(pod *corev1.Pod) *podstate.Trouble {
 	what := o.what()
 	if pod.DeletionTimestamp == nil && !o.since.IsZero() {
-		return &trouble{reasonMachine, fmt.Sprintf("%s; pod %s is replaced %d s later at the latest", what, pod.Name, machineToleration)}
+		return &podstate.Trouble{Reason: reasonMachine, Message: fmt.Sprintf("%s; pod %s is replaced %d s later at the latest", what, pod.Name, workload.OutageSeconds)}
 	}
-	return &trouble{reasonMachine, fmt.Sprintf("%s; pod %s is being replaced", what, pod.Name)}
+	return &podstate.Trouble{Reason: reasonMachine, Message: fmt.Sprintf("%s; pod %s is being replaced", what, pod.Name)}
 }
 
 // losses is what is known of a cache's pods that were on lost machines, until their replacements are ready.
@@ -166,13 +155,13 @@ func (e *arrowEngine) lossesOf(dc *v1alpha1.DataCache) *losses {
 
 // troubleOfMachines returns the trouble of the first pod, by name, whose machine has an outage, or that replaces a pod of such a machine and
 // is not ready yet; nil if there is none.
-func (e *arrowEngine) troubleOfMachines(ctx context.Context, dc *v1alpha1.DataCache, pods []*corev1.Pod) (*trouble, error) {
+func (e *arrowEngine) troubleOfMachines(ctx context.Context, dc *v1alpha1.DataCache, pods []*corev1.Pod) (*podstate.Trouble, error) {
 	outages, err := e.outages(ctx, pods)
 	if err != nil {
 		return nil, err
 	}
 	replaced := e.lossesOf(dc).replaced
-	for _, pod := range byName(pods) {
+	for _, pod := range podstate.ByName(pods) {
 		if o, ok := outages[pod.Spec.NodeName]; ok {
 			return o.trouble(pod), nil
 		}
@@ -180,13 +169,13 @@ func (e *arrowEngine) troubleOfMachines(ctx context.Context, dc *v1alpha1.DataCa
 		if !ok {
 			continue
 		}
-		if isReady(pod) {
+		if podstate.IsReady(pod) {
 			delete(replaced, pod.Name)
 			continue
 		}
-		t := &trouble{reasonMachine, why}
-		if own := podTrouble(pod); own != nil {
-			t = &trouble{own.reason, t.message + "; " + own.message}
+		t := &podstate.Trouble{Reason: reasonMachine, Message: why}
+		if own := podstate.PodTrouble(pod); own != nil {
+			t = &podstate.Trouble{Reason: own.Reason, Message: t.Message + "; " + own.Message}
 		}
 		return t, nil
 	}
@@ -213,9 +202,9 @@ func (e *arrowEngine) replaceLost(ctx context.Context, dc *v1alpha1.DataCache) e
 		return err
 	}
 	ask := e.heads.once(ctx)
-	for _, pod := range byName(pods) {
+	for _, pod := range podstate.ByName(pods) {
 		o, out := outages[pod.Spec.NodeName]
-		lost := out && o.strands(pod, contactWith(pod, pods, ask), e.warnings.now())
+		lost := out && o.strands(pod, contactWith(pod, pods, ask), e.warnings.Now())
 		if isHead := pod.Labels[wellknown.LabelRole] == wellknown.RoleHead; isHead && set.DeletionTimestamp == nil {
 			if err := e.keepWorkers(ctx, set, pod, pods, lost, e.lossesOf(dc).kept); err != nil {
 				return err
@@ -224,10 +213,10 @@ func (e *arrowEngine) replaceLost(ctx context.Context, dc *v1alpha1.DataCache) e
 		if !lost {
 			continue
 		}
-		log.FromContext(ctx).Info("replace a pod on a lost machine", "pod", qualified(pod), "machine", o.machine, "since", o.since)
-		err := e.client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: new(pod.UID)})
+		log.FromContext(ctx).Info("replace a pod on a lost machine", "pod", kube.Qualified(pod), "machine", o.machine, "since", o.since)
+		err := e.Client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: new(pod.UID)})
 		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) { // another pod has its name now
-			return fmt.Errorf("delete Pod %s from lost machine %s: %w", qualified(pod), o.machine, err)
+			return fmt.Errorf("delete Pod %s from lost machine %s: %w", kube.Qualified(pod), o.machine, err)
 		}
 		e.lossesOf(dc).replaced[pod.Name] = o.what() + "; pod " + pod.Name + " was replaced"
 	}
@@ -260,7 +249,7 @@ func contactWith(pod *corev1.Pod, pods []*corev1.Pod, ask func(*corev1.Pod) *vie
 	if err != nil {
 		return contactUnknown
 	}
-	for _, head := range runningHeads(pods) {
+	for _, head := range podstate.RunningHeads(pods) {
 		if head.Labels[lws.GroupIndexLabelKey] != pod.Labels[lws.GroupIndexLabelKey] {
 			continue
 		}
@@ -285,7 +274,7 @@ func (e *arrowEngine) keepWorkers(ctx context.Context, set *lws.LeaderWorkerSet,
 		return nil
 	}
 	workers := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"}}
-	if err := e.live.Get(ctx, key, workers); err != nil {
+	if err := e.Live.Get(ctx, key, workers); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	owner := *metav1.NewControllerRef(head, corev1.SchemeGroupVersion.WithKind("Pod"))
@@ -298,8 +287,8 @@ func (e *arrowEngine) keepWorkers(ctx context.Context, set *lws.LeaderWorkerSet,
 	}
 	old := workers.DeepCopy()
 	workers.OwnerReferences = []metav1.OwnerReference{after}
-	if err := e.client.Patch(ctx, workers, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("patch the owner of StatefulSet %s: %w", qualified(workers), err)
+	if err := e.Client.Patch(ctx, workers, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("patch the owner of StatefulSet %s: %w", kube.Qualified(workers), err)
 	}
 	if leaves {
 		kept[head.Name] = true
@@ -309,8 +298,8 @@ func (e *arrowEngine) keepWorkers(ctx context.Context, set *lws.LeaderWorkerSet,
 	if workers.Labels[lws.RevisionKey] == head.Labels[lws.RevisionKey] {
 		return nil
 	}
-	if err := e.client.Delete(ctx, workers, client.Preconditions{UID: new(workers.UID)}); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete StatefulSet %s of an earlier template: %w", qualified(workers), err)
+	if err := e.Client.Delete(ctx, workers, client.Preconditions{UID: new(workers.UID)}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete StatefulSet %s of an earlier template: %w", kube.Qualified(workers), err)
 	}
 	return nil
 }

@@ -21,15 +21,19 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/podstate"
+	"github.com/kubeflow/datacache/controller/workload"
 	"github.com/kubeflow/datacache/internal/wellknown"
+	"github.com/kubeflow/datacache/test/kit/cachetest"
 )
 
 // TestStrands checks which pods on machines that are not ready are deleted without grace period, and what is said of them.
 func TestStrands(t *testing.T) {
 	t.Parallel()
-	since := metav1.NewTime(noon.Add(-time.Minute))
+	since := metav1.NewTime(cachetest.Noon.Add(-time.Minute))
 	deleted := func(graceEnds time.Time) *corev1.Pod {
-		return cachePod(wellknown.RoleNode, "c-0-1", func(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.NewTime(graceEnds)) })
+		return cachetest.Pod(wellknown.RoleNode, "c-0-1", func(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.NewTime(graceEnds)) })
 	}
 	for name, c := range map[string]struct {
 		outage  outage
@@ -39,40 +43,40 @@ func TestStrands(t *testing.T) {
 		says    string
 	}{
 		"silent, not evicted yet": {
-			outage{"n2", since, true}, cachePod(wellknown.RoleNode, "c-0-1"), contactUnknown, false,
+			outage{"n2", since, true}, cachetest.Pod(wellknown.RoleNode, "c-0-1"), contactUnknown, false,
 			"Kubernetes node n2 has not answered since 2026-05-01T11:59:00Z; pod c-0-1 is replaced 30 s later at the latest",
 		},
 		"silent, also to its head": {
-			outage{"n2", since, true}, cachePod(wellknown.RoleNode, "c-0-1"), contactLost, true,
+			outage{"n2", since, true}, cachetest.Pod(wellknown.RoleNode, "c-0-1"), contactLost, true,
 			"Kubernetes node n2 has not answered since 2026-05-01T11:59:00Z; pod c-0-1 is replaced 30 s later at the latest",
 		},
 		"silent, but not to its head": {
-			outage{"n2", since, true}, deleted(noon.Add(30 * time.Second)), contactHeld, false,
+			outage{"n2", since, true}, deleted(cachetest.Noon.Add(30 * time.Second)), contactHeld, false,
 			"Kubernetes node n2 has not answered since 2026-05-01T11:59:00Z; pod c-0-1 is being replaced",
 		},
 		"silent, evicted": {
-			outage{"n2", since, true}, deleted(noon.Add(30 * time.Second)), contactUnknown, true,
+			outage{"n2", since, true}, deleted(cachetest.Noon.Add(30 * time.Second)), contactUnknown, true,
 			"Kubernetes node n2 has not answered since 2026-05-01T11:59:00Z; pod c-0-1 is being replaced",
 		},
 		"its kubelet answers and ends it": {
-			outage{"n2", since, false}, deleted(noon.Add(time.Second)), contactUnknown, false,
+			outage{"n2", since, false}, deleted(cachetest.Noon.Add(time.Second)), contactUnknown, false,
 			"Kubernetes node n2 has not been ready since 2026-05-01T11:59:00Z; pod c-0-1 is being replaced",
 		},
 		"its kubelet answers and doesn't end it": {
-			outage{"n2", since, false}, deleted(noon.Add(-11 * time.Second)), contactUnknown, true,
+			outage{"n2", since, false}, deleted(cachetest.Noon.Add(-11 * time.Second)), contactUnknown, true,
 			"Kubernetes node n2 has not been ready since 2026-05-01T11:59:00Z; pod c-0-1 is being replaced",
 		},
 		"gone": {
-			outage{machine: "n2", silent: true}, cachePod(wellknown.RoleNode, "c-0-1"), contactUnknown, true,
+			outage{machine: "n2", silent: true}, cachetest.Pod(wellknown.RoleNode, "c-0-1"), contactUnknown, true,
 			"Kubernetes node n2 no longer exists; pod c-0-1 is being replaced",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := c.outage.strands(c.pod, c.contact, noon.Time); got != c.want {
+			if got := c.outage.strands(c.pod, c.contact, cachetest.Noon.Time); got != c.want {
 				t.Errorf("strands is %t, want %t", got, c.want)
 			}
-			if diff := cmp.Diff(&trouble{reasonMachine, c.says}, c.outage.trouble(c.pod), cmp.AllowUnexported(trouble{})); diff != "" {
+			if diff := cmp.Diff(&podstate.Trouble{Reason: reasonMachine, Message: c.says}, c.outage.trouble(c.pod), cmp.AllowUnexported(podstate.Trouble{})); diff != "" {
 				t.Errorf("trouble differs (-want +got):\n%s", diff)
 			}
 		})
@@ -84,7 +88,7 @@ func TestTolerateOutages(t *testing.T) {
 	t.Parallel()
 	own := corev1.Toleration{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(600))}
 	spec := &corev1.PodSpec{Tolerations: []corev1.Toleration{own}}
-	tolerateOutages(spec)
+	workload.TolerateOutages(spec)
 	want := []corev1.Toleration{own, {Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(30))}}
 	if diff := cmp.Diff(want, spec.Tolerations); diff != "" {
 		t.Errorf("tolerations differ (-want +got):\n%s", diff)
@@ -95,14 +99,14 @@ func TestTolerateOutages(t *testing.T) {
 func TestLossesAreForgotten(t *testing.T) {
 	t.Parallel()
 	for name, deleted := range map[string]func(e *arrowEngine, dc *v1alpha1.DataCache) error{
-		"it is being deleted": func(e *arrowEngine, dc *v1alpha1.DataCache) error { return e.release(t.Context(), dc) },
+		"it is being deleted": func(e *arrowEngine, dc *v1alpha1.DataCache) error { return e.Release(t.Context(), dc) },
 		"it is gone": func(e *arrowEngine, dc *v1alpha1.DataCache) error {
 			return e.releaseOrphan(t.Context(), client.ObjectKeyFromObject(dc))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dc := minimal()
+			dc := cachetest.Minimal()
 			e, _ := engineOfLost(t, dc)
 			if err := e.replaceLost(t.Context(), dc); err != nil {
 				t.Fatal(err)
@@ -123,7 +127,7 @@ func TestLossesAreForgotten(t *testing.T) {
 // TestDeadHeadIsAskedOnce checks that the pods on a lost machine cost one request to a head that does not answer, which may take 2 s.
 func TestDeadHeadIsAskedOnce(t *testing.T) {
 	t.Parallel()
-	dc := minimal()
+	dc := cachetest.Minimal()
 	e, asked := engineOfLost(t, dc)
 	if err := e.replaceLost(t.Context(), dc); err != nil {
 		t.Fatal(err)
@@ -149,7 +153,7 @@ func engineOfLost(t *testing.T, dc *v1alpha1.DataCache) (e *arrowEngine, asked *
 		if i == 0 {
 			role, machine = wellknown.RoleHead, "alive"
 		}
-		pod := cachePod(role, fmt.Sprintf("reviews-cache-0-%d", i), func(pod *corev1.Pod) {
+		pod := cachetest.Pod(role, fmt.Sprintf("reviews-cache-0-%d", i), func(pod *corev1.Pod) {
 			pod.Namespace, pod.Spec.NodeName, pod.Status.Phase = dc.Namespace, machine, corev1.PodRunning
 			pod.Labels[wellknown.LabelCache], pod.Labels[lws.GroupIndexLabelKey], pod.Labels[lws.WorkerIndexLabelKey] = dc.Name, "0", strconv.Itoa(i)
 		})
@@ -161,7 +165,7 @@ func engineOfLost(t *testing.T, dc *v1alpha1.DataCache) (e *arrowEngine, asked *
 		*asked++
 		return nil, errors.New("no route to host")
 	}
-	return &arrowEngine{applier: applier{client: k, live: k}, heads: heads{dial, time.Second}, warnings: &warnings{live: k, now: time.Now}}, asked
+	return &arrowEngine{Applier: kube.Applier{Client: k, Live: k}, heads: heads{dial, time.Second}, warnings: &podstate.Warnings{Live: k, Now: time.Now}}, asked
 }
 
 // keptBy returns the keys of what an engine remembers of caches.

@@ -20,13 +20,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/engine"
+	"github.com/kubeflow/datacache/controller/fluid"
+	"github.com/kubeflow/datacache/controller/kube"
 )
 
 // cacheReconciler runs a DataCache's pods while they are wanted, and maintains its status.
 type cacheReconciler struct {
-	applier
+	kube.Applier
 	arrow   *arrowEngine
-	fluid   *fluidEngine
+	fluid   *fluid.Engine
 	events  *eventRecorder
 	metrics *metrics
 	now     func() time.Time
@@ -37,7 +40,7 @@ type cacheReconciler struct {
 }
 
 // engineOf returns the engine that the DataCache's spec names; nil for one that this release doesn't support.
-func (r *cacheReconciler) engineOf(dc *v1alpha1.DataCache) engine {
+func (r *cacheReconciler) engineOf(dc *v1alpha1.DataCache) engine.Engine {
 	switch {
 	case dc.Spec.Arrow != nil:
 		return r.arrow
@@ -51,10 +54,10 @@ func (r *cacheReconciler) engineOf(dc *v1alpha1.DataCache) engine {
 // answers of heads and for Fluid's objects.
 func (r *cacheReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	dc := &v1alpha1.DataCache{}
-	err := r.client.Get(ctx, request.NamespacedName, dc)
+	err := r.Client.Get(ctx, request.NamespacedName, dc)
 	if apierrors.IsNotFound(err) {
 		r.pulses.Delete(request.NamespacedName)
-		return requeueExpected(ctrl.Result{}, errors.Join(r.arrow.releaseOrphan(ctx, request.NamespacedName), r.fluid.releaseOrphan(ctx, request.NamespacedName)))
+		return kube.RequeueExpected(ctrl.Result{}, errors.Join(r.arrow.releaseOrphan(ctx, request.NamespacedName), r.fluid.ReleaseOrphan(ctx, request.NamespacedName)))
 	}
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get DataCache %s: %w", request.NamespacedName, err)
@@ -64,12 +67,12 @@ func (r *cacheReconciler) Reconcile(ctx context.Context, request ctrl.Request) (
 		return ctrl.Result{}, nil
 	}
 	if dc.DeletionTimestamp != nil {
-		return requeueExpected(ctrl.Result{}, e.release(ctx, dc)) // the garbage collector deletes the rest, unless the deletion orphans it
+		return kube.RequeueExpected(ctrl.Result{}, e.Release(ctx, dc)) // the garbage collector deletes the rest, unless the deletion orphans it
 	}
-	return requeueExpected(r.reconcile(ctx, dc, e))
+	return kube.RequeueExpected(r.reconcile(ctx, dc, e))
 }
 
-func (r *cacheReconciler) reconcile(ctx context.Context, dc *v1alpha1.DataCache, e engine) (ctrl.Result, error) {
+func (r *cacheReconciler) reconcile(ctx context.Context, dc *v1alpha1.DataCache, e engine.Engine) (ctrl.Result, error) {
 	f := facts{now: metav1.NewTime(r.now())}
 	if err := r.gather(ctx, dc, &f); err != nil {
 		return ctrl.Result{}, err
@@ -94,7 +97,7 @@ func (r *cacheReconciler) reconcile(ctx context.Context, dc *v1alpha1.DataCache,
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if next.Snapshot != snapshot && f.plan.run {
-		return ctrl.Result{RequeueAfter: conflictPause}, nil // the pods must get the pinned snapshot
+		return ctrl.Result{RequeueAfter: kube.ConflictPause}, nil // the pods must get the pinned snapshot
 	}
 	return ctrl.Result{RequeueAfter: requeueAfter(&next, f)}, nil
 }
@@ -102,14 +105,14 @@ func (r *cacheReconciler) reconcile(ctx context.Context, dc *v1alpha1.DataCache,
 // recordFinalState observes a cache that is about to be released and records a failure before its pods are deleted: afterwards there
 // is nobody left to query if the write of the status fails with a conflict. wait means that something is running that did not answer
 // and may know why the TrainJob failed.
-func (r *cacheReconciler) recordFinalState(ctx context.Context, dc *v1alpha1.DataCache, e engine, f *facts) (wait bool, err error) {
-	if f.observation, err = e.observe(ctx, dc); err != nil {
+func (r *cacheReconciler) recordFinalState(ctx context.Context, dc *v1alpha1.DataCache, e engine.Engine, f *facts) (wait bool, err error) {
+	if f.Observation, err = e.Observe(ctx, dc); err != nil {
 		return false, err
 	}
-	if f.silent {
+	if f.Silent {
 		return f.now.Sub(f.owner.failed) <= answerGrace, nil
 	}
-	if !f.answers || f.condition.state != v1alpha1.StateFailed {
+	if !f.Answers || f.Condition.State != v1alpha1.StateFailed {
 		return false, nil
 	}
 	next := statusOf(dc, *f)
@@ -120,31 +123,31 @@ func (r *cacheReconciler) recordFinalState(ctx context.Context, dc *v1alpha1.Dat
 func (r *cacheReconciler) gather(ctx context.Context, dc *v1alpha1.DataCache, f *facts) error {
 	f.owner.phase = gone
 	if ref := ownerOf(dc); ref != nil {
-		job, err := findJob(ctx, r.client, types.NamespacedName{Namespace: dc.Namespace, Name: ref.Name}, ref.UID)
+		job, err := findJob(ctx, r.Client, types.NamespacedName{Namespace: dc.Namespace, Name: ref.Name}, ref.UID)
 		if err != nil {
 			return err
 		}
 		f.owner = ownerState(job)
 	}
-	users, err := usersOf(ctx, r.client, r.live, dc)
+	users, err := usersOf(ctx, r.Client, r.Live, dc)
 	f.users = users
 	return err
 }
 
 // act applies the plan and observes the objects that remain. Problems that people must fix are not returned as errors, which would be
 // retried at once, but set as f.obstacle.
-func (r *cacheReconciler) act(ctx context.Context, dc *v1alpha1.DataCache, e engine, f *facts) error {
+func (r *cacheReconciler) act(ctx context.Context, dc *v1alpha1.DataCache, e engine.Engine, f *facts) error {
 	var err error
 	switch {
 	case !f.plan.run:
-		if err = e.release(ctx, dc); err != nil || f.endpoint != "" {
+		if err = e.Release(ctx, dc); err != nil || f.Endpoint != "" {
 			return err
 		}
 	case f.plan.hold:
 	case f.plan.restart:
-		err = e.release(ctx, dc)
+		err = e.Release(ctx, dc)
 	default:
-		err = e.provision(ctx, dc)
+		err = e.Provision(ctx, dc)
 		if f.obstacle = obstacleOf(err); f.obstacle != nil {
 			err = nil // running pods can serve nevertheless
 		}
@@ -152,7 +155,7 @@ func (r *cacheReconciler) act(ctx context.Context, dc *v1alpha1.DataCache, e eng
 	if err != nil {
 		return err
 	}
-	f.observation, err = e.observe(ctx, dc)
+	f.Observation, err = e.Observe(ctx, dc)
 	return err
 }
 
@@ -160,39 +163,39 @@ func (r *cacheReconciler) act(ctx context.Context, dc *v1alpha1.DataCache, e eng
 func (r *cacheReconciler) read(dc *v1alpha1.DataCache, f *facts) {
 	key := client.ObjectKeyFromObject(dc)
 	f.reading = waitsOf(dc.Namespace, f.users, r.waits)
-	if f.reading != nil || len(f.users) == 0 || f.condition.state != v1alpha1.StateReady {
+	if f.reading != nil || len(f.users) == 0 || f.Condition.State != v1alpha1.StateReady {
 		r.pulses.Delete(key)
 		return
 	}
-	if !f.answers || dc.Spec.Arrow == nil { // unknown
+	if !f.Answers || dc.Spec.Arrow == nil { // unknown
 		return
 	}
 	before, _ := r.pulses.Load(key)
 	last, _ := before.(pulse)
-	last = last.next(f.now.Time, f.readers)
+	last = last.next(f.now.Time, f.Readers)
 	r.pulses.Store(key, last)
 	f.reading = last.reading(f.now.Time, r.idleAfter)
 }
 
 // remove deletes a DataCache that nobody used for its deleteAfterIdle, unless it was changed meanwhile.
 func (r *cacheReconciler) remove(ctx context.Context, dc *v1alpha1.DataCache) error {
-	err := r.client.Delete(ctx, dc, client.Preconditions{UID: new(dc.UID), ResourceVersion: new(dc.ResourceVersion)})
+	err := r.Client.Delete(ctx, dc, client.Preconditions{UID: new(dc.UID), ResourceVersion: new(dc.ResourceVersion)})
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete idle DataCache %s: %w", qualified(dc), err)
+		return fmt.Errorf("delete idle DataCache %s: %w", kube.Qualified(dc), err)
 	}
 	return nil
 }
 
 // record writes the status if it changed, with the resourceVersion that it was derived from. Events and metrics are emitted only if
 // the write succeeds, so each change is reported once. After a conflict the cache is reconciled again.
-func (r *cacheReconciler) record(ctx context.Context, dc *v1alpha1.DataCache, e engine, next *v1alpha1.DataCacheStatus) error {
+func (r *cacheReconciler) record(ctx context.Context, dc *v1alpha1.DataCache, e engine.Engine, next *v1alpha1.DataCacheStatus) error {
 	if equality.Semantic.DeepEqual(&dc.Status, next) {
 		return nil
 	}
 	old := dc.DeepCopy()
 	dc.Status = *next
-	if err := r.client.Status().Patch(ctx, dc, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("write status of DataCache %s: %w", qualified(dc), err)
+	if err := r.Client.Status().Patch(ctx, dc, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("write status of DataCache %s: %w", kube.Qualified(dc), err)
 	}
 	r.metrics.observe(dc, &old.Status, next, r.now())
 	ev := change(dc, e, &old.Status, next)
@@ -211,7 +214,7 @@ func (r *cacheReconciler) recordOnUsers(ctx context.Context, before, now []strin
 	names := slices.Compact(slices.Sorted(slices.Values(slices.Concat(before, now))))
 	for _, name := range names[:min(len(names), maxRecordedUsers)] {
 		job := &trainer.TrainJob{}
-		err := r.client.Get(ctx, keyOf(name), job)
+		err := r.Client.Get(ctx, kube.KeyOf(name), job)
 		if apierrors.IsNotFound(err) {
 			continue
 		}

@@ -16,6 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/engine"
+	"github.com/kubeflow/datacache/controller/fluid"
 	"github.com/kubeflow/datacache/internal/view"
 )
 
@@ -67,35 +69,35 @@ func joinEvents(events []*objectEvent) *objectEvent {
 func inOne(texts []string) string { return strings.Join(slices.Compact(texts), "; ") }
 
 // change returns the event for the transition from one status to the next; nil if it is of no interest to users.
-func change(dc *v1alpha1.DataCache, e engine, old, next *v1alpha1.DataCacheStatus) *objectEvent {
+func change(dc *v1alpha1.DataCache, e engine.Engine, old, next *v1alpha1.DataCacheStatus) *objectEvent {
 	was, is := readyCondition(old), readyCondition(next)
 	if old.State == next.State || isLoading(old.State) && isLoading(next.State) {
-		return obstacleEvent(dc, was.reason, next, is)
+		return obstacleEvent(dc, was.Reason, next, is)
 	}
 	switch next.State {
 	case v1alpha1.StatePending:
-		if is.reason != reasonStarting {
-			return obstacleEvent(dc, was.reason, next, is)
+		if is.Reason != engine.ReasonStarting {
+			return obstacleEvent(dc, was.Reason, next, is)
 		}
-		parts, _ := e.describe(dc)
+		parts, _ := e.Describe(dc)
 		return normal(EventProvisioning, "cache %s: starting %s", dc.Name, parts)
 	case v1alpha1.StatePlanning, v1alpha1.StateLoading:
-		_, data := e.describe(dc)
+		_, data := e.Describe(dc)
 		return normal(EventLoading, "cache %s: loading %s", dc.Name, data)
 	case v1alpha1.StateReady:
 		if next.Endpoint == "" {
-			return normal(EventReady, "cache %s: %s", dc.Name, is.message)
+			return normal(EventReady, "cache %s: %s", dc.Name, is.Message)
 		}
-		return normal(EventReady, "cache %s: %s, at %s", dc.Name, is.message, next.Endpoint)
+		return normal(EventReady, "cache %s: %s, at %s", dc.Name, is.Message, next.Endpoint)
 	case v1alpha1.StateDegraded:
-		return warning(EventDegraded, "cache %s: %s", dc.Name, is.message)
+		return warning(EventDegraded, "cache %s: %s", dc.Name, is.Message)
 	case v1alpha1.StateFailed:
-		return warning(EventFailed, "cache %s: %s", dc.Name, is.message)
+		return warning(EventFailed, "cache %s: %s", dc.Name, is.Message)
 	case v1alpha1.StateReleased:
 		if old.State == "" {
 			return nil
 		}
-		return normal(EventReleased, "cache %s: memory freed: %s", dc.Name, is.message)
+		return normal(EventReleased, "cache %s: memory freed: %s", dc.Name, is.Message)
 	}
 	return nil
 }
@@ -105,27 +107,27 @@ func isLoading(s v1alpha1.State) bool {
 }
 
 // obstacleEvent returns the event for a cache whose pods are newly prevented from running, or for a new reason.
-func obstacleEvent(dc *v1alpha1.DataCache, before string, next *v1alpha1.DataCacheStatus, is condition) *objectEvent {
-	if is.reason == before || !view.IsObstacle(is.reason) {
+func obstacleEvent(dc *v1alpha1.DataCache, before string, next *v1alpha1.DataCacheStatus, is engine.Condition) *objectEvent {
+	if is.Reason == before || !view.IsObstacle(is.Reason) {
 		return nil
 	}
 	switch {
 	case next.State == v1alpha1.StateDegraded:
-		return warning(EventDegraded, "cache %s: %s", dc.Name, is.message)
+		return warning(EventDegraded, "cache %s: %s", dc.Name, is.Message)
 	case isLoading(next.State):
-		return warning(EventLoading, "cache %s: %s", dc.Name, is.message)
-	case is.reason == reasonNameTaken || is.reason == reasonRefused || is.reason == reasonFluidMissing:
-		return warning(EventFailed, "cache %s: %s", dc.Name, is.message)
+		return warning(EventLoading, "cache %s: %s", dc.Name, is.Message)
+	case is.Reason == engine.ReasonNameTaken || is.Reason == engine.ReasonRefused || is.Reason == fluid.ReasonMissing:
+		return warning(EventFailed, "cache %s: %s", dc.Name, is.Message)
 	}
-	return warning(EventProvisioning, "cache %s: %s", dc.Name, is.message)
+	return warning(EventProvisioning, "cache %s: %s", dc.Name, is.Message)
 }
 
-func readyCondition(s *v1alpha1.DataCacheStatus) condition {
+func readyCondition(s *v1alpha1.DataCacheStatus) engine.Condition {
 	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady)
 	if c == nil {
-		return condition{state: s.State}
+		return engine.Condition{State: s.State}
 	}
-	return condition{state: s.State, reason: c.Reason, message: c.Message}
+	return engine.Condition{State: s.State, Reason: c.Reason, Message: c.Message}
 }
 
 // eventRecorder records events on objects of one kind. It is safe for concurrent use.

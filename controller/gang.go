@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/internal/gang"
 )
 
@@ -37,14 +38,14 @@ const gangPause = time.Second
 // gangReconciler makes the PodGroup of a running TrainJob with a cache require the pods that train, and no others. Trainer writes a PodGroup
 // when it creates it and while the TrainJob is suspended, so that the two never write in turns.
 type gangReconciler struct {
-	applier
+	kube.Applier
 	kind schema.GroupVersionKind // of the PodGroups
 }
 
 // Reconcile takes the name of a PodGroup, which is also its TrainJob's and its JobSet's.
 func (r *gangReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	job := &trainer.TrainJob{}
-	if err := r.client.Get(ctx, request.NamespacedName, job); err != nil {
+	if err := r.Client.Get(ctx, request.NamespacedName, job); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if isElsewhere(job) || phaseOf(job) != active {
@@ -52,11 +53,11 @@ func (r *gangReconciler) Reconcile(ctx context.Context, request ctrl.Request) (c
 	}
 	group := &unstructured.Unstructured{}
 	group.SetGroupVersionKind(r.kind)
-	if err := r.live.Get(ctx, request.NamespacedName, group); err != nil || !metav1.IsControlledBy(group, job) {
+	if err := r.Live.Get(ctx, request.NamespacedName, group); err != nil || !metav1.IsControlledBy(group, job) {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	set := &jobset.JobSet{}
-	err := r.live.Get(ctx, request.NamespacedName, set)
+	err := r.Live.Get(ctx, request.NamespacedName, set)
 	if client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("get JobSet %s: %w", request, err)
 	}
@@ -66,7 +67,7 @@ func (r *gangReconciler) Reconcile(ctx context.Context, request ctrl.Request) (c
 	if !metav1.IsControlledBy(set, job) || !gang.Waits(&set.Spec) {
 		return ctrl.Result{}, nil
 	}
-	return requeueExpected(ctrl.Result{}, r.require(ctx, group, gang.DemandOf(&set.Spec)))
+	return kube.RequeueExpected(ctrl.Result{}, r.require(ctx, group, gang.DemandOf(&set.Spec)))
 }
 
 // require writes what the PodGroup requires, if it differs.
@@ -78,7 +79,7 @@ func (r *gangReconciler) require(ctx context.Context, group *unstructured.Unstru
 		} `json:"spec"`
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(group.Object, &have); err != nil {
-		return fmt.Errorf("read PodGroup %s: %w", qualified(group), err)
+		return fmt.Errorf("read PodGroup %s: %w", kube.Qualified(group), err)
 	}
 	if have.Spec.MinMember == want.Members && equality.Semantic.DeepEqual(have.Spec.MinResources, want.Resources) {
 		return nil
@@ -89,20 +90,20 @@ func (r *gangReconciler) require(ctx context.Context, group *unstructured.Unstru
 	}
 	next := group.DeepCopy()
 	if err := unstructured.SetNestedField(next.Object, int64(want.Members), "spec", "minMember"); err != nil {
-		return fmt.Errorf("write PodGroup %s: %w", qualified(group), err)
+		return fmt.Errorf("write PodGroup %s: %w", kube.Qualified(group), err)
 	}
 	if err := unstructured.SetNestedField(next.Object, resources, "spec", "minResources"); err != nil {
-		return fmt.Errorf("write PodGroup %s: %w", qualified(group), err)
+		return fmt.Errorf("write PodGroup %s: %w", kube.Qualified(group), err)
 	}
-	if err := r.client.Patch(ctx, next, client.MergeFromWithOptions(group, client.MergeFromWithOptimisticLock{})); err != nil {
-		return r.failed("patch", group, err)
+	if err := r.Client.Patch(ctx, next, client.MergeFromWithOptions(group, client.MergeFromWithOptimisticLock{})); err != nil {
+		return r.Failed("patch", group, err)
 	}
-	log.FromContext(ctx).Info("a gang waits for its training pods alone", "podgroup", qualified(group), "scheduler", r.kind.Group, "minMember", want.Members)
+	log.FromContext(ctx).Info("a gang waits for its training pods alone", "podgroup", kube.Qualified(group), "scheduler", r.kind.Group, "minMember", want.Members)
 	return nil
 }
 
 // setupGangs reconciles the PodGroups of the gang schedulers that the cluster has.
-func setupGangs(mgr ctrl.Manager, o Options, k applier) error {
+func setupGangs(mgr ctrl.Manager, o Options, k kube.Applier) error {
 	for _, kind := range gang.Kinds {
 		if _, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version); meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 			mgr.GetLogger().Info("no gangs of a scheduler that is not installed: start again when it is", "scheduler", kind.Group)
@@ -116,7 +117,7 @@ func setupGangs(mgr ctrl.Manager, o Options, k applier) error {
 		err := ctrl.NewControllerManagedBy(mgr).Named("datacache-gang-"+strings.Split(kind.Group, ".")[1]).
 			For(group, ours).
 			Watches(&trainer.TrainJob{}, handler.EnqueueRequestsFromMapFunc(sameName), builder.WithPredicates(phaseChanged)).
-			Complete(withTraces(o.Tracer, kind.Kind, &gangReconciler{applier: k, kind: kind}))
+			Complete(withTraces(o.Tracer, kind.Kind, &gangReconciler{Applier: k, kind: kind}))
 		if err != nil {
 			return fmt.Errorf("set up the controller of gangs of %s: %w", kind.Group, err)
 		}

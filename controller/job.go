@@ -19,6 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/podstate"
 	"github.com/kubeflow/datacache/internal/admit"
 	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/runtimes"
@@ -29,7 +31,7 @@ import (
 // jobReconciler gives a TrainJob its cache: a DataCache of its own, or Services that point to existing ones. cacheReconciler handles
 // the DataCaches themselves.
 type jobReconciler struct {
-	applier
+	kube.Applier
 	events        *eventRecorder
 	refusals      *sentences // why TrainJobs currently get no cache
 	clusterDomain string
@@ -55,10 +57,10 @@ func (r *jobReconciler) Reconcile(ctx context.Context, job *trainer.TrainJob) (c
 	case finished, gone:
 		r.events.forget(client.ObjectKeyFromObject(job))
 		r.refusals.set(client.ObjectKeyFromObject(job), "")
-		return requeueExpected(ctrl.Result{}, r.leave(ctx, job, servicesOf(job)...))
+		return kube.RequeueExpected(ctrl.Result{}, r.leave(ctx, job, servicesOf(job)...))
 	}
 	parsed := request.Read(job, job.Namespace)
-	runtime, err := runtimes.Find(ctx, job.Namespace, parsed.Runtime, r.client)
+	runtime, err := runtimes.Find(ctx, job.Namespace, parsed.Runtime, r.Client)
 	if err != nil || !parsed.Wants(runtime) {
 		return ctrl.Result{}, err
 	}
@@ -73,12 +75,12 @@ func (r *jobReconciler) explain(job *trainer.TrainJob, err error) (ctrl.Result, 
 	final := errors.As(err, &no)
 	switch {
 	case final:
-		obstacle = &trouble{message: no.text}
+		obstacle = &podstate.Trouble{Message: no.text}
 	case obstacle == nil:
 		r.refusals.set(key, "")
-		return requeueExpected(ctrl.Result{}, err)
+		return kube.RequeueExpected(ctrl.Result{}, err)
 	}
-	ev := warning(EventFailed, "no cache: %s", obstacle.message)
+	ev := warning(EventFailed, "no cache: %s", obstacle.Message)
 	r.events.recordOnce(job, ev)
 	r.refusals.set(key, ev.message)
 	if final {
@@ -201,7 +203,7 @@ func (r *jobReconciler) joinAt(ctx context.Context, job *trainer.TrainJob, servi
 	if err != nil {
 		return nil, err
 	}
-	labels, err := admit.NamespaceLabels(ctx, job.Namespace, dc, r.live)
+	labels, err := admit.NamespaceLabels(ctx, job.Namespace, dc, r.Live)
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +243,7 @@ func isShared(dc *v1alpha1.DataCache, asked *request.Request) bool {
 	if files := asked.Cache.Fluid; files != nil {
 		return request.FluidDifference(dc.Spec.Fluid, files) == ""
 	}
-	return dc.Labels[LabelScope] == ScopeNamespace && dc.Spec.Arrow != nil && request.SameRows(dc.Spec.Arrow, asked.Cache.Arrow)
+	return dc.Labels[kube.LabelScope] == kube.ScopeNamespace && dc.Spec.Arrow != nil && request.SameRows(dc.Spec.Arrow, asked.Cache.Arrow)
 }
 
 // use maintains the Service that points the job to the cache, and returns the event that says so. If the cache's own Service has the name, it
@@ -251,7 +253,7 @@ func (r *jobReconciler) use(ctx context.Context, job *trainer.TrainJob, service 
 		return nil, nil // nothing to say is no error
 	}
 	want := useService(job, service, dc, r.clusterDomain)
-	if _, err := apply(ctx, r.applier, want); err != nil {
+	if _, err := kube.Apply(ctx, r.Applier, want); err != nil {
 		return nil, err
 	}
 	return useEvent(dc, cmp.Or(want.Spec.ExternalName, "claim "+dc.Name)), nil
@@ -259,21 +261,21 @@ func (r *jobReconciler) use(ctx context.Context, job *trainer.TrainJob, service 
 
 // useEvent says which DataCache a job uses, and what prevents that from running: a new user did not get the earlier event about it.
 func useEvent(dc *v1alpha1.DataCache, host string) *objectEvent {
-	if is := readyCondition(&dc.Status); view.IsObstacle(is.reason) {
-		return warning(EventProvisioning, "uses DataCache %s at %s: %s: %s", qualified(dc), host, is.reason, is.message)
+	if is := readyCondition(&dc.Status); view.IsObstacle(is.Reason) {
+		return warning(EventProvisioning, "uses DataCache %s at %s: %s: %s", kube.Qualified(dc), host, is.Reason, is.Message)
 	}
-	return normal(EventProvisioning, "uses DataCache %s at %s", qualified(dc), host)
+	return normal(EventProvisioning, "uses DataCache %s at %s", kube.Qualified(dc), host)
 }
 
 // leave ends the job's uses of caches that are not its own and that the Services record.
 func (r *jobReconciler) leave(ctx context.Context, job *trainer.TrainJob, services ...string) error {
 	for _, name := range services {
-		service, err := r.service(ctx, r.client, job, name)
+		service, err := r.service(ctx, r.Client, job, name)
 		if err == nil && service != nil {
-			err = client.IgnoreNotFound(r.client.Delete(ctx, service, client.Preconditions{UID: new(service.UID)}))
+			err = client.IgnoreNotFound(r.Client.Delete(ctx, service, client.Preconditions{UID: new(service.UID)}))
 		}
 		if err != nil {
-			return fmt.Errorf("end the use of TrainJob %s: %w", qualified(job), err)
+			return fmt.Errorf("end the use of TrainJob %s: %w", kube.Qualified(job), err)
 		}
 	}
 	return nil
@@ -282,13 +284,13 @@ func (r *jobReconciler) leave(ctx context.Context, job *trainer.TrainJob, servic
 // used is the only DataCache, not the job's own, that the job is recorded to use; the zero name if there is none. It also reads from the
 // API server, since the record may be newer than the informers.
 func (r *jobReconciler) used(ctx context.Context, job *trainer.TrainJob) (types.NamespacedName, error) {
-	for _, reader := range []client.Reader{r.client, r.live} {
+	for _, reader := range []client.Reader{r.Client, r.Live} {
 		service, err := r.service(ctx, reader, job, wellknown.ServiceName(job.Name))
 		if err != nil {
-			return types.NamespacedName{}, fmt.Errorf("find the cache that TrainJob %s uses: %w", qualified(job), err)
+			return types.NamespacedName{}, fmt.Errorf("find the cache that TrainJob %s uses: %w", kube.Qualified(job), err)
 		}
 		if service != nil {
-			return keyOf(service.Annotations[wellknown.AnnotationUses]), nil
+			return kube.KeyOf(service.Annotations[wellknown.AnnotationUses]), nil
 		}
 	}
 	return types.NamespacedName{}, nil
@@ -307,7 +309,7 @@ func (r *jobReconciler) service(ctx context.Context, reader client.Reader, job *
 // find returns a DataCache; nil if there is none or it is being deleted.
 func (r *jobReconciler) find(ctx context.Context, key types.NamespacedName) (*v1alpha1.DataCache, error) {
 	dc := &v1alpha1.DataCache{}
-	err := r.client.Get(ctx, key, dc)
+	err := r.Client.Get(ctx, key, dc)
 	if apierrors.IsNotFound(err) || err == nil && dc.DeletionTimestamp != nil {
 		return nil, nil // not found is not an error
 	}
@@ -320,21 +322,21 @@ func (r *jobReconciler) find(ctx context.Context, key types.NamespacedName) (*v1
 // create creates a DataCache, or returns the existing one with that name if meant accepts it. If the API server rejects it, the job's
 // owner must fix that.
 func (r *jobReconciler) create(ctx context.Context, want *v1alpha1.DataCache, meant func(*v1alpha1.DataCache) bool) (*v1alpha1.DataCache, error) {
-	err := r.client.Create(ctx, want)
+	err := r.Client.Create(ctx, want)
 	switch {
 	case err == nil:
 		return want, nil
 	case apierrors.IsInvalid(err):
 		return nil, refuse("%v", err)
 	case !apierrors.IsAlreadyExists(err):
-		return nil, r.failed("create", want, err)
+		return nil, r.Failed("create", want, err)
 	}
 	have := &v1alpha1.DataCache{}
-	if err := r.live.Get(ctx, client.ObjectKeyFromObject(want), have); err != nil {
-		return nil, r.failed("get", want, err)
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(want), have); err != nil {
+		return nil, r.Failed("get", want, err)
 	}
 	if have.DeletionTimestamp != nil {
-		return nil, fmt.Errorf("DataCache %s: %w", qualified(want), errGoing)
+		return nil, fmt.Errorf("DataCache %s: %w", kube.Qualified(want), kube.ErrGoing)
 	}
 	if !meant(have) {
 		return nil, ownedByOther(have, want.Name)
@@ -347,12 +349,12 @@ func (r *jobReconciler) create(ctx context.Context, want *v1alpha1.DataCache, me
 func ownedByOther(dc *v1alpha1.DataCache, job string) error {
 	owner := ownerOf(dc)
 	if owner == nil {
-		return &foreignError{kind: "DataCache", name: qualified(dc), owner: "somebody who made it for other rows"}
+		return &kube.ForeignError{Kind: "DataCache", Name: kube.Qualified(dc), Owner: "somebody who made it for other rows"}
 	}
 	if owner.Name == job {
-		return fmt.Errorf("DataCache %s: %w", qualified(dc), errGoing)
+		return fmt.Errorf("DataCache %s: %w", kube.Qualified(dc), kube.ErrGoing)
 	}
-	return &foreignError{kind: "DataCache", name: qualified(dc), owner: "TrainJob " + owner.Name}
+	return &kube.ForeignError{Kind: "DataCache", Name: kube.Qualified(dc), Owner: "TrainJob " + owner.Name}
 }
 
 func isOwnedBy(dc *v1alpha1.DataCache, job *trainer.TrainJob) bool {
@@ -373,7 +375,7 @@ func ownCache(job *trainer.TrainJob, asked *request.Request) *v1alpha1.DataCache
 	if unique := job.Annotations[wellknown.AnnotationPlacement]; unique != "" && validation.IsValidLabelValue(unique) == nil {
 		dc.Labels[wellknown.LabelPlacement] = unique
 	}
-	for _, label := range []string{labelQueue, labelPriority} {
+	for _, label := range []string{kube.LabelQueue, kube.LabelPriority} {
 		if value, ok := job.Labels[label]; ok {
 			dc.Labels[label] = value
 		}
@@ -385,6 +387,6 @@ func ownCache(job *trainer.TrainJob, asked *request.Request) *v1alpha1.DataCache
 func sharedCache(job *trainer.TrainJob, asked *request.Request) *v1alpha1.DataCache {
 	dc := ownCache(job, asked)
 	dc.Name, dc.OwnerReferences = asked.Name, nil
-	dc.Labels[LabelScope] = ScopeNamespace
+	dc.Labels[kube.LabelScope] = kube.ScopeNamespace
 	return dc
 }

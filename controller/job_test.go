@@ -9,8 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/workload"
 	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
+	"github.com/kubeflow/datacache/test/kit/cachetest"
 )
 
 // TestOwnCacheFollowsItsJob checks that the pods have the labels that the job's training pods select, and the image and placement
@@ -19,13 +21,13 @@ func TestOwnCacheFollowsItsJob(t *testing.T) {
 	t.Parallel()
 	job := trainJob()
 	job.Annotations = map[string]string{wellknown.AnnotationPlacement: "uid-1"}
-	asked := &request.Request{Cache: *minimal().Spec.DeepCopy()}
+	asked := &request.Request{Cache: *cachetest.Minimal().Spec.DeepCopy()}
 	for container, settings := range map[string]*v1alpha1.PodSettings{wellknown.RoleHead: &asked.Cache.Arrow.Head, wellknown.RoleNode: &asked.Cache.Arrow.DataNode} {
 		settings.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{
 			NodeSelector: map[string]string{"pool": "cpu"}, Containers: []corev1.Container{{Name: container, Image: "registry.example/cache:1"}},
 		}}
 	}
-	set, err := leaderWorkerSet(ownCache(job, asked), serverConfig{image: "the platform's"})
+	set, err := workload.LeaderWorkerSet(ownCache(job, asked), workload.Server{Image: "the platform's"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -134,7 +135,7 @@ func planSuspended(dc *v1alpha1.DataCache, job string, since, now time.Time) pla
 // planRetry retries a failed cache that is in use: when its retry annotation changes, or when its delay is over.
 func planRetry(dc *v1alpha1.DataCache, now time.Time) plan {
 	last := dc.Status.LastFailure
-	if last == nil || dc.Annotations[AnnotationRetry] != last.Retry {
+	if last == nil || dc.Annotations[kube.AnnotationRetry] != last.Retry {
 		return plan{run: true, restart: true}
 	}
 	if left := last.Time.Add(retryPause(last.Count)).Sub(now); left > 0 {
@@ -186,7 +187,7 @@ func planUnused(dc *v1alpha1.DataCache, since, now time.Time) plan {
 
 // isLeftOver reports whether the DataCache was made for a single TrainJob that was deleted with --cascade=orphan.
 func isLeftOver(dc *v1alpha1.DataCache) bool {
-	return dc.Labels[wellknown.LabelManagedBy] == wellknown.ManagedBy && dc.Labels[LabelScope] == "" && ownerOf(dc) == nil
+	return dc.Labels[wellknown.LabelManagedBy] == wellknown.ManagedBy && dc.Labels[kube.LabelScope] == "" && ownerOf(dc) == nil
 }
 
 // lastUse is when the cache was last used, or its creation if it never was.

@@ -13,7 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/internal/wellknown"
+	"github.com/kubeflow/datacache/test/kit/cachetest"
 )
 
 func trainJob(changes ...func(*trainer.TrainJob)) *trainer.TrainJob {
@@ -40,7 +42,7 @@ func TestPhaseOf(t *testing.T) {
 	}{
 		"none":               {nil, gone},
 		"new":                {trainJob(), active},
-		"being deleted":      {trainJob(func(j *trainer.TrainJob) { j.DeletionTimestamp = &noon }), gone},
+		"being deleted":      {trainJob(func(j *trainer.TrainJob) { j.DeletionTimestamp = &cachetest.Noon }), gone},
 		"suspended":          {trainJob(suspend), suspended},
 		"let go":             {trainJob(withCondition(trainer.TrainJobSuspended, metav1.ConditionFalse)), active},
 		"complete":           {trainJob(withCondition(trainer.TrainJobComplete, metav1.ConditionTrue)), finished},
@@ -76,7 +78,7 @@ func TestPlanFor(t *testing.T) {
 	ours := func(dc *v1alpha1.DataCache) {
 		dc.Labels = map[string]string{wellknown.LabelManagedBy: wellknown.ManagedBy}
 	}
-	shared := func(dc *v1alpha1.DataCache) { dc.Labels[LabelScope] = ScopeNamespace }
+	shared := func(dc *v1alpha1.DataCache) { dc.Labels[kube.LabelScope] = kube.ScopeNamespace }
 	deleteAfter := func(d time.Duration) func(*v1alpha1.DataCache) {
 		return func(dc *v1alpha1.DataCache) { dc.Spec.Retention.DeleteAfterIdle = &metav1.Duration{Duration: d} }
 	}
@@ -91,7 +93,7 @@ func TestPlanFor(t *testing.T) {
 	since := map[*v1alpha1.DataCache]time.Time{}
 	var mu sync.Mutex
 	suspendedSince := func(ago time.Duration) func(*v1alpha1.DataCache) {
-		return func(dc *v1alpha1.DataCache) { mu.Lock(); defer mu.Unlock(); since[dc] = noon.Add(-ago) }
+		return func(dc *v1alpha1.DataCache) { mu.Lock(); defer mu.Unlock(); since[dc] = cachetest.Noon.Add(-ago) }
 	}
 	type changes = []func(*v1alpha1.DataCache)
 	for name, c := range map[string]struct {
@@ -116,7 +118,7 @@ func TestPlanFor(t *testing.T) {
 		"used, failed thrice":           {changes{failed, failures(3, 30*time.Second)}, gone, 1, plan{run: true, hold: true, after: 10 * time.Second}},
 		"used, its pause is over":       {changes{failed, failures(3, 40*time.Second)}, gone, 1, plan{run: true, restart: true}},
 		"used, failed for ever":         {changes{failed, failures(1000, 0)}, gone, 1, plan{run: true, hold: true, after: 10 * time.Minute}},
-		"used, told to try":             {changes{failed, failures(3, 0), func(dc *v1alpha1.DataCache) { dc.Annotations = map[string]string{AnnotationRetry: "1"} }}, gone, 1, plan{run: true, restart: true}},
+		"used, told to try":             {changes{failed, failures(3, 0), func(dc *v1alpha1.DataCache) { dc.Annotations = map[string]string{kube.AnnotationRetry: "1"} }}, gone, 1, plan{run: true, restart: true}},
 		"failed, unused":                {changes{failed}, gone, 0, plan{why: "it failed, and nobody uses it"}},
 		"left over from its job":        {changes{ours}, gone, 0, plan{why: "the TrainJob that it was made for is deleted"}},
 		"left over and used":            {changes{ours}, gone, 1, plan{run: true}},
@@ -136,7 +138,7 @@ func TestPlanFor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dc := minimal()
+			dc := cachetest.Minimal()
 			dc.CreationTimestamp = after(-24 * time.Hour)
 			for _, change := range c.dc {
 				change(dc)
@@ -144,7 +146,7 @@ func TestPlanFor(t *testing.T) {
 			mu.Lock()
 			suspendedAt := since[dc]
 			mu.Unlock()
-			if diff := cmp.Diff(c.want, planFor(dc, owner{phase: c.owner, suspended: suspendedAt}, c.users, noon.Time), cmp.AllowUnexported(plan{})); diff != "" {
+			if diff := cmp.Diff(c.want, planFor(dc, owner{phase: c.owner, suspended: suspendedAt}, c.users, cachetest.Noon.Time), cmp.AllowUnexported(plan{})); diff != "" {
 				t.Errorf("plan differs (-want +got):\n%s", diff)
 			}
 		})

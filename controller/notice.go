@@ -22,6 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/engine"
+	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/view"
 	"github.com/kubeflow/datacache/internal/wellknown"
@@ -115,7 +117,7 @@ func (r *noticeReconciler) cacheOf(ctx context.Context, job types.NamespacedName
 		return job, fmt.Errorf("get the Service of TrainJob %s: %w", job, err)
 	}
 	if used := service.Annotations[wellknown.AnnotationUses]; used != "" {
-		return keyOf(used), nil
+		return kube.KeyOf(used), nil
 	}
 	return job, nil
 }
@@ -136,8 +138,8 @@ func (r *noticeReconciler) noticeAbout(ctx context.Context, cache types.Namespac
 // else.
 func noticeOf(dc *v1alpha1.DataCache) string {
 	c := readyCondition(&dc.Status)
-	if view.IsObstacle(c.reason) || c.reason == reasonStarting || c.reason == reasonReleased {
-		return fmt.Sprintf("%s: %s", c.reason, c.message)
+	if view.IsObstacle(c.Reason) || c.Reason == engine.ReasonStarting || c.Reason == engine.ReasonReleased {
+		return fmt.Sprintf("%s: %s", c.Reason, c.Message)
 	}
 	return ""
 }
@@ -195,7 +197,7 @@ func stepsOfCache(reader client.Reader) func(context.Context, client.Object) []r
 		for _, job := range jobsOfCache(reader)(ctx, object) {
 			var pods corev1.PodList
 			if err := reader.List(ctx, &pods, client.InNamespace(job.Namespace), client.MatchingFields{indexStep: job.Name}); err != nil {
-				log.FromContext(ctx).Error(err, "list the pods that wait for a DataCache", "datacache", qualified(object))
+				log.FromContext(ctx).Error(err, "list the pods that wait for a DataCache", "datacache", kube.Qualified(object))
 			}
 			for i := range pods.Items {
 				requests = append(requests, requestFor(client.ObjectKeyFromObject(&pods.Items[i])))

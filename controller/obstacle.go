@@ -10,21 +10,27 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/kubeflow/datacache/controller/engine"
+	"github.com/kubeflow/datacache/controller/fluid"
+	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/podstate"
+	"github.com/kubeflow/datacache/controller/workload"
 )
 
 // obstacleOf returns the trouble for an error that only people can fix: a name that is taken, a quota, a policy, a webhook; nil for
 // any other error.
-func obstacleOf(err error) *trouble {
-	taken, template, missing := (*foreignError)(nil), (*templateError)(nil), (*fluidMissingError)(nil)
+func obstacleOf(err error) *podstate.Trouble {
+	taken, template, missing := (*kube.ForeignError)(nil), (*workload.TemplateError)(nil), (*fluid.MissingError)(nil)
 	switch {
 	case errors.As(err, &missing):
-		return &trouble{reasonFluidMissing, missing.Error()}
+		return &podstate.Trouble{Reason: fluid.ReasonMissing, Message: missing.Error()}
 	case errors.As(err, &template):
-		return &trouble{reasonRefused, template.Error()}
+		return &podstate.Trouble{Reason: engine.ReasonRefused, Message: template.Error()}
 	case errors.As(err, &taken):
-		return &trouble{reasonNameTaken, taken.Error()}
+		return &podstate.Trouble{Reason: engine.ReasonNameTaken, Message: taken.Error()}
 	case isRefused(err):
-		return &trouble{reasonRefused, err.Error()}
+		return &podstate.Trouble{Reason: engine.ReasonRefused, Message: err.Error()}
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/podstate"
 	"github.com/kubeflow/datacache/internal/diagnose"
 	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/runtimes"
@@ -195,7 +196,7 @@ func jobsOf(job *trainer.TrainJob) string {
 type jobReader struct {
 	client   client.Reader // backed by informers
 	live     client.Reader
-	warnings *warnings
+	warnings *podstate.Warnings
 }
 
 // Get implements client.Reader.
@@ -215,7 +216,7 @@ func (r *jobReader) List(ctx context.Context, list client.ObjectList, options ..
 	case *corev1.PodList:
 		return r.live.List(ctx, list, options...)
 	case *corev1.EventList:
-		events, err := r.warnings.of(ctx, o.Namespace)
+		events, err := r.warnings.Of(ctx, o.Namespace)
 		list.Items = append(list.Items, events...)
 		return err
 	case *batchv1.JobList:

@@ -19,7 +19,9 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/engine"
 	"github.com/kubeflow/datacache/internal/wellknown"
+	"github.com/kubeflow/datacache/test/kit/cachetest"
 )
 
 // TestNoEventStorm checks how often a TrainJob that waits is looked at, and that its events become rare, although what it waits for
@@ -27,17 +29,17 @@ import (
 func TestNoEventStorm(t *testing.T) {
 	t.Parallel()
 	job, twin := waitingJob()
-	dc := minimal()
+	dc := cachetest.Minimal()
 	dc.Name = job.Name
 	dc.Status.Users = 1
 	dc.Status.State = v1alpha1.StateReady
-	setConditions(&dc.Status, condition{v1alpha1.StateReady, reasonLoaded, "all rows"}, 1, noon)
+	setConditions(&dc.Status, engine.Condition{State: v1alpha1.StateReady, Reason: engine.ReasonLoaded, Message: "all rows"}, 1, cachetest.Noon)
 	scheme := runtime.NewScheme()
 	if err := AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
 	objects := fake.NewClientBuilder().WithScheme(scheme).WithObjects(job, twin, dc).WithStatusSubresource(job).Build()
-	now, said := noon.Time, record.NewFakeRecorder(1000)
+	now, said := cachetest.Noon.Time, record.NewFakeRecorder(1000)
 	r := &progressReconciler{
 		client: objects, reader: objects, events: newEventRecorder(said), waits: newSentences(), changed: make(chan event.GenericEvent, 1000),
 		now: func() time.Time { return now }, patience: defaultPatience,
@@ -54,13 +56,13 @@ func TestNoEventStorm(t *testing.T) {
 		t.Fatalf("at first it is looked at again after %v, with %d events, want %v and none", pause, len(said.Events), defaultPatience)
 	}
 	looks := 0
-	for end := noon.Add(time.Hour); now.Before(end); looks++ {
+	for end := cachetest.Noon.Add(time.Hour); now.Before(end); looks++ {
 		now = now.Add(reconcile())
 		for range 3 { // events of its Jobs and caches come besides
 			reconcile()
 		}
-		if len(said.Events) > int(now.Sub(noon.Time)/longestWait)+5 {
-			t.Fatalf("%d events within %v", len(said.Events), now.Sub(noon.Time))
+		if len(said.Events) > int(now.Sub(cachetest.Noon.Time)/longestWait)+5 {
+			t.Fatalf("%d events within %v", len(said.Events), now.Sub(cachetest.Noon.Time))
 		}
 		set := &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name}}
 		if looks%2 == 0 {

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/internal/view"
 )
 
@@ -79,10 +80,10 @@ func (p pulse) reading(now time.Time, idleAfter time.Duration) *reading {
 func waitsOf(namespace string, users []string, waits *sentences) *reading {
 	var texts []string
 	for _, user := range users {
-		switch text := waits.of(keyOf(user)); {
+		switch text := waits.of(kube.KeyOf(user)); {
 		case text == "":
-		case keyOf(user).Namespace == namespace:
-			texts = append(texts, fmt.Sprintf("TrainJob %s waits: %s", keyOf(user).Name, text))
+		case kube.KeyOf(user).Namespace == namespace:
+			texts = append(texts, fmt.Sprintf("TrainJob %s waits: %s", kube.KeyOf(user).Name, text))
 		default:
 			texts = append(texts, fmt.Sprintf("TrainJob %s waits: its events say for what", user))
 		}

@@ -12,7 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/internal/view"
+	"github.com/kubeflow/datacache/test/kit/cachetest"
 )
 
 // TestPulse checks what is said of the streams of a cache that a training uses.
@@ -46,9 +48,9 @@ func TestPulse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var p pulse
-			now := noon.Time
+			now := cachetest.Noon.Time
 			for i, readers := range c.seen {
-				now = noon.Add(time.Duration(i) * time.Minute)
+				now = cachetest.Noon.Add(time.Duration(i) * time.Minute)
 				p = p.next(now, readers)
 			}
 			if diff := cmp.Diff(c.want, p.reading(now, 5*time.Minute), cmp.AllowUnexported(reading{})); diff != "" {
@@ -72,7 +74,7 @@ func TestWaitsOfUsers(t *testing.T) {
 	var users []string
 	for _, name := range []string{"p", "q", "r", "s", "t"} {
 		users = append(users, "team/"+name)
-		waits.set(keyOf("team/"+name), "x")
+		waits.set(kube.KeyOf("team/"+name), "x")
 	}
 	if got, want := waitsOf("team", users, waits).message, "TrainJob p waits: x; TrainJob q waits: x; TrainJob r waits: x; 2 more wait"; got != want {
 		t.Errorf("five that wait: %q, want %q", got, want)
@@ -85,11 +87,11 @@ func TestWaitsOfUsers(t *testing.T) {
 // TestSetReading checks which caches have the condition Read, and that it causes one event.
 func TestSetReading(t *testing.T) {
 	t.Parallel()
-	dc := minimal()
+	dc := cachetest.Minimal()
 	idle := &reading{false, v1alpha1.ReasonNotRead, "no rank has asked for rows since 12:00:00 UTC"}
 	status := func(state v1alpha1.State, users int32, r *reading) *v1alpha1.DataCacheStatus {
 		out := &v1alpha1.DataCacheStatus{State: state, Users: users}
-		setReading(out, r, 1, noon)
+		setReading(out, r, 1, cachetest.Noon)
 		return out
 	}
 	ready := status(v1alpha1.StateReady, 1, idle)

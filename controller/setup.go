@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	fluid "github.com/fluid-cloudnative/fluid/api/v1alpha1"
+	fluidapi "github.com/fluid-cloudnative/fluid/api/v1alpha1"
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
@@ -40,6 +40,10 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/fluid"
+	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/podstate"
+	"github.com/kubeflow/datacache/controller/workload"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
@@ -127,7 +131,7 @@ func (o *Options) complete() error {
 // AddToScheme registers every type that the controller reads or writes.
 func AddToScheme(scheme *runtime.Scheme) error {
 	for _, add := range []func(*runtime.Scheme) error{
-		batchv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, fluid.AddToScheme, jobset.AddToScheme, lws.AddToScheme, trainer.AddToScheme, v1alpha1.AddToScheme,
+		batchv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, fluidapi.AddToScheme, jobset.AddToScheme, lws.AddToScheme, trainer.AddToScheme, v1alpha1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return fmt.Errorf("register API types: %w", err)
@@ -155,7 +159,7 @@ func CacheOptions() cache.Options {
 	}
 }
 
-// slimPod keeps only the parts of a pod that troubleOf, runningHeads, replaceLost and noticeReconciler read.
+// slimPod keeps only the parts of a pod that package podstate, replaceLost and noticeReconciler read.
 func slimPod(object any) (any, error) {
 	if pod, ok := object.(*corev1.Pod); ok {
 		pod.ManagedFields, pod.Annotations, pod.Spec = nil, nil, corev1.PodSpec{NodeName: pod.Spec.NodeName}
@@ -189,16 +193,19 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		return err
 	}
 	recorder := mgr.GetEventRecorderFor("datacache")
-	k := applier{client: mgr.GetClient(), live: mgr.GetAPIReader()}
-	events := &warnings{live: mgr.GetAPIReader(), now: o.Now}
+	k := kube.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader()}
+	events := &podstate.Warnings{Live: mgr.GetAPIReader(), Now: o.Now}
 	arrow := &arrowEngine{
-		applier: k, server: serverConfig{o.Image, o.Gate.ImagePullPolicy, o.Gate.ImagePullSecrets, o.ObjectCacheURL, o.ObjectCacheCA, o.TracesEnv},
-		watchers: append([]networkingv1.NetworkPolicyPeer{fromNamespaces(o.Namespace)}, o.MetricsFrom...),
+		Applier: k, server: workload.Server{Image: o.Image, Policy: o.Gate.ImagePullPolicy, Secrets: o.Gate.ImagePullSecrets, ObjectCacheURL: o.ObjectCacheURL, ObjectCacheCA: o.ObjectCacheCA, Traces: o.TracesEnv},
+		watchers: append([]networkingv1.NetworkPolicyPeer{workload.FromNamespaces(o.Namespace)}, o.MetricsFrom...),
 		heads:    heads{o.Dial, headTimeout}, warnings: events,
 	}
-	files := &fluidEngine{
-		applier: k, mapper: mgr.GetRESTMapper(), gate: o.Gate, warnings: events, watches: &fluidWatches{cache: mgr.GetCache()}, now: o.Now,
-		off: o.StatusAddress == "",
+	files := &fluid.Engine{
+		Applier: k, Mapper: mgr.GetRESTMapper(), Gate: o.Gate, Warnings: events, Watches: &fluid.Watches{Cache: mgr.GetCache()}, Now: o.Now,
+		Users: func(ctx context.Context, dc *v1alpha1.DataCache) ([]string, error) {
+			return usersOf(ctx, k.Client, k.Live, dc)
+		},
+		Off: o.StatusAddress == "",
 	}
 	if o.StatusAddress != "" {
 		if err := mgr.Add(&statusServer{address: o.StatusAddress, caches: mgr.GetClient(), live: mgr.GetAPIReader()}); err != nil {
@@ -207,7 +214,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	}
 	waits, changed := newSentences(), make(chan event.GenericEvent)
 	if err := setupCaches(mgr, o, &cacheReconciler{
-		applier: k, arrow: arrow, fluid: files, events: newEventRecorder(recorder), metrics: m, now: o.Now, waits: waits, idleAfter: o.IdleAfter,
+		Applier: k, arrow: arrow, fluid: files, events: newEventRecorder(recorder), metrics: m, now: o.Now, waits: waits, idleAfter: o.IdleAfter,
 	}, changed); err != nil {
 		return fmt.Errorf("set up the controller of DataCaches: %w", err)
 	}
@@ -218,14 +225,14 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		return fmt.Errorf("set up the controller of TrainJobs that wait: %w", err)
 	}
 	no := newSentences()
-	if err := setupJobs(mgr, o, &jobReconciler{applier: k, events: newEventRecorder(recorder), refusals: no, clusterDomain: o.ClusterDomain}); err != nil {
+	if err := setupJobs(mgr, o, &jobReconciler{Applier: k, events: newEventRecorder(recorder), refusals: no, clusterDomain: o.ClusterDomain}); err != nil {
 		return fmt.Errorf("set up the controller of TrainJobs: %w", err)
 	}
 	if err := setupNotices(mgr, o, &noticeReconciler{client: mgr.GetClient(), refusals: no, dial: o.Dial}); err != nil {
 		return fmt.Errorf("set up the controller of steps that wait: %w", err)
 	}
 	for _, kind := range []string{trainer.ClusterTrainingRuntimeKind, trainer.TrainingRuntimeKind} {
-		if err := setupTwins(mgr, o, &twinReconciler{applier: k, kind: kind, gate: o.Gate, events: newEventRecorder(recorder)}); err != nil {
+		if err := setupTwins(mgr, o, &twinReconciler{Applier: k, kind: kind, gate: o.Gate, events: newEventRecorder(recorder)}); err != nil {
 			return fmt.Errorf("set up the controller of %s twins: %w", kind, err)
 		}
 	}
@@ -275,7 +282,7 @@ func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler, changed <-chan
 		WatchesRawSource(ctrlsource.Channel(changed, &handler.EnqueueRequestForObject{})).
 		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: o.Workers}).
 		Build(withTraces(o.Tracer, "DataCache", r))
-	r.fluid.watches.controller = built
+	r.fluid.Watches.Controller = built
 	return err
 }
 

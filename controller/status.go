@@ -11,26 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-)
-
-// Reasons of conditions, besides those of pods that can't start (ImagePullBackOff, Unschedulable, OOMKilled, ...).
-const (
-	reasonStarting    = "PodsStarting"
-	reasonUnreachable = "HeadUnreachable"
-	reasonPlanning    = "Planning"
-	reasonLoading     = "Loading"
-	reasonLoaded      = "Loaded"
-	reasonReloading   = "Reloading"
-	reasonFailed      = "LoadFailed"
-	reasonReleased    = "Released"
-	reasonNameTaken   = "NameTaken"
-	reasonRefused     = "Refused"
-
-	// Reasons of Progressing and Degraded when they are False.
-	reasonLoadComplete  = "LoadComplete"
-	reasonStopped       = "Stopped"
-	reasonNotLoaded     = "NotLoaded"
-	reasonAllNodesServe = "AllNodesServe"
+	"github.com/kubeflow/datacache/controller/engine"
+	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/podstate"
 )
 
 const (
@@ -49,14 +32,14 @@ const maxUsedBy = 100
 
 // facts is what a reconciliation knows about a cache.
 type facts struct {
-	observation
+	engine.Observation
 
 	now   metav1.Time
 	plan  plan
 	owner owner
 	users []string // as <namespace>/<name>, sorted
 	// obstacle prevents the cache's objects from being applied until somebody removes it.
-	obstacle *trouble
+	obstacle *podstate.Trouble
 	// reading is whether the cache's users read it; nil: unknown.
 	reading *reading
 }
@@ -68,18 +51,18 @@ func statusOf(dc *v1alpha1.DataCache, f facts) v1alpha1.DataCacheStatus {
 	if f.obstacle == nil {
 		out.ObservedGeneration = dc.Generation
 	}
-	out.Endpoint, out.ClaimName, out.Selector = f.endpoint, f.claimName, f.selector
+	out.Endpoint, out.ClaimName, out.Selector = f.Endpoint, f.ClaimName, f.Selector
 	out.Replicas, out.ReadyReplicas = 0, 0
 	if f.plan.run {
-		out.Replicas, out.ReadyReplicas = f.replicas, f.readyReplicas
+		out.Replicas, out.ReadyReplicas = f.Replicas, f.ReadyReplicas
 	}
 	recordUsers(&out, f)
 
 	c := judge(&dc.Status, f)
 	recordFailure(&out, dc, c, f.now)
-	recordProgress(&out, c.state, f)
-	recordTimes(&out, c.state, f)
-	out.State = c.state
+	recordProgress(&out, c.State, f)
+	recordTimes(&out, c.State, f)
+	out.State = c.State
 	setConditions(&out, c, dc.Generation, f.now)
 	setReading(&out, f.reading, dc.Generation, f.now)
 	return out
@@ -98,42 +81,42 @@ func mayExplain(dc *v1alpha1.DataCache, p plan) bool {
 
 // judge derives the condition from the most decisive fact: first whether pods should exist at all, then what prevents the objects
 // from being applied, then the pods' condition.
-func judge(before *v1alpha1.DataCacheStatus, f facts) condition {
+func judge(before *v1alpha1.DataCacheStatus, f facts) engine.Condition {
 	served := before.State == v1alpha1.StateReady || before.State == v1alpha1.StateDegraded
 	switch {
-	case !f.plan.run && f.answers && f.condition.state == v1alpha1.StateFailed:
-		return f.condition
+	case !f.plan.run && f.Answers && f.Condition.State == v1alpha1.StateFailed:
+		return f.Condition
 	case !f.plan.run && before.State == v1alpha1.StateFailed, f.plan.hold:
-		return condition{v1alpha1.StateFailed, reasonFailed, failure(before)}
+		return engine.Condition{State: v1alpha1.StateFailed, Reason: engine.ReasonFailed, Message: failure(before)}
 	case !f.plan.run:
-		return condition{v1alpha1.StateReleased, reasonReleased, f.plan.why}
+		return engine.Condition{State: v1alpha1.StateReleased, Reason: engine.ReasonReleased, Message: f.plan.why}
 	case f.plan.restart && before.State == v1alpha1.StateFailed:
-		return condition{v1alpha1.StatePending, reasonStarting, "it is tried again; it failed before: " + failure(before)}
+		return engine.Condition{State: v1alpha1.StatePending, Reason: engine.ReasonStarting, Message: "it is tried again; it failed before: " + failure(before)}
 	case f.obstacle != nil:
 		return withObstacle(f)
-	case f.leaving:
-		c := condition{v1alpha1.StatePending, reasonStarting, "the pods of an earlier run still go"}
+	case f.Leaving:
+		c := engine.Condition{State: v1alpha1.StatePending, Reason: engine.ReasonStarting, Message: "the pods of an earlier run still go"}
 		if before.LastFailure != nil { // they may go for long, if a job's pods wait for what failed
-			c.message += "; it failed before: " + before.LastFailure.Message
+			c.Message += "; it failed before: " + before.LastFailure.Message
 		}
 		return c
-	case !f.exists:
-		return condition{v1alpha1.StatePending, reasonStarting, "its pods are asked for"}
-	case served && (f.condition.state == v1alpha1.StatePending || f.replicas > 1 && f.condition.state != v1alpha1.StateReady && f.condition.state != v1alpha1.StateFailed):
-		return condition{v1alpha1.StateDegraded, f.condition.reason, f.condition.message}
+	case !f.Exists:
+		return engine.Condition{State: v1alpha1.StatePending, Reason: engine.ReasonStarting, Message: "its pods are asked for"}
+	case served && (f.Condition.State == v1alpha1.StatePending || f.Replicas > 1 && f.Condition.State != v1alpha1.StateReady && f.Condition.State != v1alpha1.StateFailed):
+		return engine.Condition{State: v1alpha1.StateDegraded, Reason: f.Condition.Reason, Message: f.Condition.Message}
 	}
-	return f.condition
+	return f.Condition
 }
 
 // withObstacle returns the condition of a cache with an obstacle, which is never Ready: it may be serving clients that should not
 // have access, or nothing would restore it if it were lost.
-func withObstacle(f facts) condition {
-	c := condition{v1alpha1.StatePending, f.obstacle.reason, f.obstacle.message + "; it is tried again every " + obstaclePause.String()}
-	switch f.condition.state {
+func withObstacle(f facts) engine.Condition {
+	c := engine.Condition{State: v1alpha1.StatePending, Reason: f.obstacle.Reason, Message: f.obstacle.Message + "; it is tried again every " + obstaclePause.String()}
+	switch f.Condition.State {
 	case v1alpha1.StateFailed:
-		return f.condition
+		return f.Condition
 	case v1alpha1.StateReady, v1alpha1.StateDegraded:
-		c.state = v1alpha1.StateDegraded
+		c.State = v1alpha1.StateDegraded
 	}
 	return c
 }
@@ -147,12 +130,12 @@ func failure(before *v1alpha1.DataCacheStatus) string {
 }
 
 // recordFailure keeps the last failure until the cache is Ready, even during retries.
-func recordFailure(out *v1alpha1.DataCacheStatus, dc *v1alpha1.DataCache, c condition, now metav1.Time) {
+func recordFailure(out *v1alpha1.DataCacheStatus, dc *v1alpha1.DataCache, c engine.Condition, now metav1.Time) {
 	switch {
-	case c.state == v1alpha1.StateReady:
+	case c.State == v1alpha1.StateReady:
 		out.LastFailure = nil
-	case c.state == v1alpha1.StateFailed && dc.Status.State != v1alpha1.StateFailed:
-		last := &v1alpha1.Failure{Time: now, Message: cut(c.message), Count: 1, Retry: dc.Annotations[AnnotationRetry]}
+	case c.State == v1alpha1.StateFailed && dc.Status.State != v1alpha1.StateFailed:
+		last := &v1alpha1.Failure{Time: now, Message: cut(c.Message), Count: 1, Retry: dc.Annotations[kube.AnnotationRetry]}
 		if before := dc.Status.LastFailure; before != nil {
 			last.Count += before.Count
 		}
@@ -175,10 +158,10 @@ func recordTimes(out *v1alpha1.DataCacheStatus, state v1alpha1.State, f facts) {
 		out.ProvisionedTime, out.ReadyTime = nil, nil
 		return
 	}
-	if !f.exists || f.leaving {
+	if !f.Exists || f.Leaving {
 		return
 	}
-	if asked := f.created; out.ProvisionedTime == nil || !out.ProvisionedTime.Equal(&asked) {
+	if asked := f.Created; out.ProvisionedTime == nil || !out.ProvisionedTime.Equal(&asked) {
 		out.ProvisionedTime, out.ReadyTime = &asked, nil
 	}
 	if state == v1alpha1.StateReady && out.ReadyTime == nil {
@@ -192,46 +175,46 @@ func recordProgress(out *v1alpha1.DataCacheStatus, state v1alpha1.State, f facts
 	switch {
 	case state == v1alpha1.StateReleased || state == v1alpha1.StateFailed:
 		out.Rows, out.Bytes, out.LoadedPercent = nil, nil, nil
-		if state == v1alpha1.StateFailed && f.answers && out.ReadyTime == nil {
+		if state == v1alpha1.StateFailed && f.Answers && out.ReadyTime == nil {
 			out.Snapshot = ""
 		}
-	case f.percent != nil:
-		out.LoadedPercent = f.percent
-	case f.progress == nil || state == v1alpha1.StatePlanning || state == v1alpha1.StatePending:
+	case f.Percent != nil:
+		out.LoadedPercent = f.Percent
+	case f.Progress == nil || state == v1alpha1.StatePlanning || state == v1alpha1.StatePending:
 	default:
 		if out.Snapshot == "" {
-			out.Snapshot = f.progress.snapshot
+			out.Snapshot = f.Progress.Snapshot
 		}
-		out.Rows, out.Bytes, out.LoadedPercent = new(f.progress.rows), new(f.progress.bytes), new(f.progress.percent)
+		out.Rows, out.Bytes, out.LoadedPercent = new(f.Progress.Rows), new(f.Progress.Bytes), new(f.Progress.Percent)
 	}
 }
 
 // setConditions sets each condition with its own reason: Ready that of the state, Progressing what is under way or how it ended,
 // Degraded which rows are missing.
-func setConditions(out *v1alpha1.DataCacheStatus, c condition, generation int64, now metav1.Time) {
+func setConditions(out *v1alpha1.DataCacheStatus, c engine.Condition, generation int64, now metav1.Time) {
 	set := func(kind string, is bool, reason, message string) {
 		status := metav1.ConditionFalse
 		if is {
-			status, reason, message = metav1.ConditionTrue, c.reason, c.message
+			status, reason, message = metav1.ConditionTrue, c.Reason, c.Message
 		}
 		meta.SetStatusCondition(&out.Conditions, metav1.Condition{
 			Type: kind, Status: status, Reason: reason, Message: cut(message), ObservedGeneration: generation, LastTransitionTime: now,
 		})
 	}
-	set(v1alpha1.ConditionReady, c.state == v1alpha1.StateReady, c.reason, c.message)
-	switch c.state {
+	set(v1alpha1.ConditionReady, c.State == v1alpha1.StateReady, c.Reason, c.Message)
+	switch c.State {
 	case v1alpha1.StateReady:
-		set(v1alpha1.ConditionProgressing, false, reasonLoadComplete, "nothing is to be loaded")
-		set(v1alpha1.ConditionDegraded, false, reasonAllNodesServe, "every data node serves its rows")
+		set(v1alpha1.ConditionProgressing, false, engine.ReasonLoadComplete, "nothing is to be loaded")
+		set(v1alpha1.ConditionDegraded, false, engine.ReasonAllNodesServe, "every data node serves its rows")
 	case v1alpha1.StateDegraded:
-		set(v1alpha1.ConditionProgressing, false, reasonLoadComplete, "the first load is complete; Degraded says what is loaded again")
+		set(v1alpha1.ConditionProgressing, false, engine.ReasonLoadComplete, "the first load is complete; Degraded says what is loaded again")
 		set(v1alpha1.ConditionDegraded, true, "", "")
 	case v1alpha1.StateFailed, v1alpha1.StateReleased:
-		set(v1alpha1.ConditionProgressing, false, reasonStopped, "nothing is being loaded; Ready says why")
-		set(v1alpha1.ConditionDegraded, false, reasonNotLoaded, "no rows are served")
+		set(v1alpha1.ConditionProgressing, false, engine.ReasonStopped, "nothing is being loaded; Ready says why")
+		set(v1alpha1.ConditionDegraded, false, engine.ReasonNotLoaded, "no rows are served")
 	default:
 		set(v1alpha1.ConditionProgressing, true, "", "")
-		set(v1alpha1.ConditionDegraded, false, reasonNotLoaded, "no rows are served yet")
+		set(v1alpha1.ConditionDegraded, false, engine.ReasonNotLoaded, "no rows are served yet")
 	}
 }
 
@@ -255,11 +238,11 @@ func requeueAfter(status *v1alpha1.DataCacheStatus, f facts) time.Duration {
 	case !f.plan.run:
 		return f.plan.after
 	case status.State == v1alpha1.StateReady || status.State == v1alpha1.StateFailed:
-	case status.ProvisionedTime == nil, f.awaitsEvent:
+	case status.ProvisionedTime == nil, f.AwaitsEvent:
 		pause = longestPause
 	default:
 		pause = min(max(f.now.Sub(status.ProvisionedTime.Time)/10, time.Second), longestPause)
-		if f.condition.reason == reasonStarting {
+		if f.Condition.Reason == engine.ReasonStarting {
 			pause = min(pause, startingPause)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/engine"
 	"github.com/kubeflow/datacache/internal/view"
 	"github.com/kubeflow/datacache/internal/webpage"
 )
@@ -133,16 +134,16 @@ func readStatus(ctx context.Context, reader client.Reader, key types.NamespacedN
 // the job fails at once.
 func waitStatusOf(dc *v1alpha1.DataCache, job string) waitStatus {
 	c := readyCondition(&dc.Status)
-	out := waitStatus{c.state, c.message}
+	out := waitStatus{c.State, c.Message}
 	switch {
 	case out.State == "":
 		return waitStatus{v1alpha1.StatePending, "the controller has not seen it yet"}
-	case c.reason == reasonNameTaken:
+	case c.Reason == engine.ReasonNameTaken:
 		out.State = v1alpha1.StateFailed
 	case out.State == v1alpha1.StateReady && !isUser(dc, job):
 		return waitStatus{v1alpha1.StatePending, fmt.Sprintf("DataCache %s is ready and does not know TrainJob %s as its user yet", dc.Name, job)}
-	case view.IsObstacle(c.reason):
-		out.Reason = c.reason + ": " + c.message
+	case view.IsObstacle(c.Reason):
+		out.Reason = c.Reason + ": " + c.Message
 	}
 	return out
 }

@@ -17,65 +17,24 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/engine"
+	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/podstate"
+	"github.com/kubeflow/datacache/controller/workload"
 	"github.com/kubeflow/datacache/internal/view"
 	"github.com/kubeflow/datacache/internal/wellknown"
+	"github.com/kubeflow/datacache/test/kit/cachetest"
 )
 
-var noon = metav1.NewTime(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
-
-func after(d time.Duration) metav1.Time { return metav1.NewTime(noon.Add(d)) }
+func after(d time.Duration) metav1.Time { return metav1.NewTime(cachetest.Noon.Add(d)) }
 
 func liveSet() *lws.LeaderWorkerSet {
-	set, err := leaderWorkerSet(minimal(), serverConfig{image: "image"})
+	set, err := workload.LeaderWorkerSet(cachetest.Minimal(), workload.Server{Image: "image"})
 	if err != nil {
 		panic(err) // minimal has no template that could fail to merge
 	}
-	set.CreationTimestamp = noon
+	set.CreationTimestamp = cachetest.Noon
 	return set
-}
-
-type podChange func(*corev1.Pod)
-
-func cachePod(role, name string, changes ...podChange) *corev1.Pod {
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "team-a", Labels: map[string]string{wellknown.LabelCache: "reviews", wellknown.LabelRole: role}},
-		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
-	}
-	for _, change := range changes {
-		change(pod)
-	}
-	return pod
-}
-
-func inPhase(p corev1.PodPhase) podChange { return func(pod *corev1.Pod) { pod.Status.Phase = p } }
-
-func ready(pod *corev1.Pod) {
-	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
-}
-
-func leaving(pod *corev1.Pod) { pod.DeletionTimestamp = &noon }
-
-func unschedulable(pod *corev1.Pod) {
-	pod.Status.Phase = corev1.PodPending
-	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
-		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/3 nodes have enough memory",
-	})
-}
-
-func waiting(reason, message string) podChange {
-	return func(pod *corev1.Pod) {
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
-			Name: wellknown.RoleNode, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}},
-		}}
-	}
-}
-
-func endedBefore(reason string, code, restarts int32) podChange {
-	return func(pod *corev1.Pod) {
-		c := &pod.Status.ContainerStatuses[0]
-		c.RestartCount = restarts
-		c.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{Reason: reason, ExitCode: code}
-	}
 }
 
 func answer(state, reason string, done, total int64) *view.HeadStatus {
@@ -85,13 +44,13 @@ func answer(state, reason string, done, total int64) *view.HeadStatus {
 }
 
 // answered returns the engine's observation of one head's answer.
-func answered(h *view.HeadStatus, pods ...*corev1.Pod) observation {
-	return observedAs(liveSet(), pods, headAnswer{cachePod(wellknown.RoleHead, "reviews-cache-0"), h, nil})
+func answered(h *view.HeadStatus, pods ...*corev1.Pod) engine.Observation {
+	return observedAs(liveSet(), pods, headAnswer{cachetest.Pod(wellknown.RoleHead, "reviews-cache-0"), h, nil})
 }
 
-func observedAs(set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers ...headAnswer) observation {
-	o := observation{exists: true, created: set.CreationTimestamp, replicas: *set.Spec.Replicas}
-	combine(&o, set, pods, answers, troubleOf(pods))
+func observedAs(set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers ...headAnswer) engine.Observation {
+	o := engine.Observation{Exists: true, Created: set.CreationTimestamp, Replicas: *set.Spec.Replicas}
+	combine(&o, set, pods, answers, podstate.TroubleOf(pods))
 	return o
 }
 
@@ -104,80 +63,80 @@ func copiesOf(n int32) *lws.LeaderWorkerSet {
 
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	head := func(changes ...podChange) *corev1.Pod {
-		return cachePod(wellknown.RoleHead, "reviews-cache-0", changes...)
+	head := func(changes ...cachetest.PodChange) *corev1.Pod {
+		return cachetest.Pod(wellknown.RoleHead, "reviews-cache-0", changes...)
 	}
-	node := func(changes ...podChange) *corev1.Pod {
-		return cachePod(wellknown.RoleNode, "reviews-cache-0-1", changes...)
+	node := func(changes ...cachetest.PodChange) *corev1.Pod {
+		return cachetest.Pod(wellknown.RoleNode, "reviews-cache-0-1", changes...)
 	}
-	quiet := func(pods ...*corev1.Pod) observation {
+	quiet := func(pods ...*corev1.Pod) engine.Observation {
 		var answers []headAnswer
-		for _, pod := range runningHeads(pods) {
+		for _, pod := range podstate.RunningHeads(pods) {
 			answers = append(answers, headAnswer{pod, nil, errors.New("connection refused")})
 		}
 		return observedAs(liveSet(), pods, answers...)
 	}
-	one, two := headAnswer{head(), answer("Ready", "ready", 28, 28), nil}, headAnswer{cachePod(wellknown.RoleHead, "reviews-cache-1"), answer("Loading", "loading 43%", 12, 28), nil}
+	one, two := headAnswer{head(), answer("Ready", "ready", 28, 28), nil}, headAnswer{cachetest.Pod(wellknown.RoleHead, "reviews-cache-1"), answer("Loading", "loading 43%", 12, 28), nil}
 	failed := v1alpha1.DataCacheStatus{State: v1alpha1.StateFailed, Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Message: "no such file"}}}
 	served := v1alpha1.DataCacheStatus{State: v1alpha1.StateReady}
 	run := plan{run: true}
-	taken := &trouble{"NameTaken", "taken"}
+	taken := &podstate.Trouble{Reason: "NameTaken", Message: "taken"}
 	for name, c := range map[string]struct {
 		before v1alpha1.DataCacheStatus
 		facts  facts
-		want   condition
+		want   engine.Condition
 	}{
-		"name taken":                 {facts: facts{plan: run, obstacle: taken}, want: condition{v1alpha1.StatePending, "NameTaken", "taken; it is tried again every 10s"}},
-		"name taken while it serves": {facts: facts{plan: run, observation: answered(answer("Ready", "ready", 1, 1)), obstacle: taken}, want: condition{v1alpha1.StateDegraded, "NameTaken", "taken; it is tried again every 10s"}},
-		"name taken, failed":         {facts: facts{plan: run, observation: answered(answer("Failed", "no file", 1, 1)), obstacle: taken}, want: condition{v1alpha1.StateFailed, "LoadFailed", "no file"}},
-		"released":                   {facts: facts{plan: plan{why: "idle"}}, want: condition{v1alpha1.StateReleased, "Released", "idle"}},
-		"released after it failed":   {before: failed, facts: facts{plan: plan{why: "idle"}}, want: condition{v1alpha1.StateFailed, "LoadFailed", "no such file"}},
-		"released as it failed":      {facts: facts{plan: plan{why: "TrainJob train is finished"}, observation: answered(answer("Failed", "access denied", 3, 28))}, want: condition{v1alpha1.StateFailed, "LoadFailed", "access denied"}},
-		"released as it loaded":      {facts: facts{plan: plan{why: "TrainJob train is deleted"}, observation: answered(answer("Loading", "loading 43%", 12, 28))}, want: condition{v1alpha1.StateReleased, "Released", "TrainJob train is deleted"}},
-		"wanted again after failure": {before: failed, facts: facts{plan: run, observation: quiet()}, want: condition{v1alpha1.StatePending, "PodsStarting", "0 of 3 pods run"}},
-		"waits for its next try":     {before: failed, facts: facts{plan: plan{run: true, hold: true}}, want: condition{v1alpha1.StateFailed, "LoadFailed", "no such file"}},
-		"is tried again":             {before: failed, facts: facts{plan: plan{run: true, restart: true}, observation: answered(answer("Failed", "no file", 0, 1))}, want: condition{v1alpha1.StatePending, "PodsStarting", "it is tried again; it failed before: no such file"}},
+		"name taken":                 {facts: facts{plan: run, obstacle: taken}, want: engine.Condition{State: v1alpha1.StatePending, Reason: "NameTaken", Message: "taken; it is tried again every 10s"}},
+		"name taken while it serves": {facts: facts{plan: run, Observation: answered(answer("Ready", "ready", 1, 1)), obstacle: taken}, want: engine.Condition{State: v1alpha1.StateDegraded, Reason: "NameTaken", Message: "taken; it is tried again every 10s"}},
+		"name taken, failed":         {facts: facts{plan: run, Observation: answered(answer("Failed", "no file", 1, 1)), obstacle: taken}, want: engine.Condition{State: v1alpha1.StateFailed, Reason: "LoadFailed", Message: "no file"}},
+		"released":                   {facts: facts{plan: plan{why: "idle"}}, want: engine.Condition{State: v1alpha1.StateReleased, Reason: "Released", Message: "idle"}},
+		"released after it failed":   {before: failed, facts: facts{plan: plan{why: "idle"}}, want: engine.Condition{State: v1alpha1.StateFailed, Reason: "LoadFailed", Message: "no such file"}},
+		"released as it failed":      {facts: facts{plan: plan{why: "TrainJob train is finished"}, Observation: answered(answer("Failed", "access denied", 3, 28))}, want: engine.Condition{State: v1alpha1.StateFailed, Reason: "LoadFailed", Message: "access denied"}},
+		"released as it loaded":      {facts: facts{plan: plan{why: "TrainJob train is deleted"}, Observation: answered(answer("Loading", "loading 43%", 12, 28))}, want: engine.Condition{State: v1alpha1.StateReleased, Reason: "Released", Message: "TrainJob train is deleted"}},
+		"wanted again after failure": {before: failed, facts: facts{plan: run, Observation: quiet()}, want: engine.Condition{State: v1alpha1.StatePending, Reason: "PodsStarting", Message: "0 of 3 pods run"}},
+		"waits for its next try":     {before: failed, facts: facts{plan: plan{run: true, hold: true}}, want: engine.Condition{State: v1alpha1.StateFailed, Reason: "LoadFailed", Message: "no such file"}},
+		"is tried again":             {before: failed, facts: facts{plan: plan{run: true, restart: true}, Observation: answered(answer("Failed", "no file", 0, 1))}, want: engine.Condition{State: v1alpha1.StatePending, Reason: "PodsStarting", Message: "it is tried again; it failed before: no such file"}},
 		"old pods go, which failed": {
 			before: v1alpha1.DataCacheStatus{State: v1alpha1.StatePending, LastFailure: &v1alpha1.Failure{Message: "no image"}},
-			facts:  facts{plan: run, observation: observation{exists: true, leaving: true}},
-			want:   condition{v1alpha1.StatePending, "PodsStarting", "the pods of an earlier run still go; it failed before: no image"},
+			facts:  facts{plan: run, Observation: engine.Observation{Exists: true, Leaving: true}},
+			want:   engine.Condition{State: v1alpha1.StatePending, Reason: "PodsStarting", Message: "the pods of an earlier run still go; it failed before: no image"},
 		},
-		"old pods go":   {facts: facts{plan: run, observation: observation{exists: true, leaving: true}}, want: condition{v1alpha1.StatePending, "PodsStarting", "the pods of an earlier run still go"}},
-		"asked for":     {facts: facts{plan: run}, want: condition{v1alpha1.StatePending, "PodsStarting", "its pods are asked for"}},
-		"some pods run": {facts: facts{plan: run, observation: quiet(head(inPhase(corev1.PodPending)), node())}, want: condition{v1alpha1.StatePending, "PodsStarting", "1 of 3 pods run"}},
+		"old pods go":   {facts: facts{plan: run, Observation: engine.Observation{Exists: true, Leaving: true}}, want: engine.Condition{State: v1alpha1.StatePending, Reason: "PodsStarting", Message: "the pods of an earlier run still go"}},
+		"asked for":     {facts: facts{plan: run}, want: engine.Condition{State: v1alpha1.StatePending, Reason: "PodsStarting", Message: "its pods are asked for"}},
+		"some pods run": {facts: facts{plan: run, Observation: quiet(head(cachetest.InPhase(corev1.PodPending)), node())}, want: engine.Condition{State: v1alpha1.StatePending, Reason: "PodsStarting", Message: "1 of 3 pods run"}},
 		"image can't be pulled": {
-			facts: facts{plan: run, observation: quiet(head(inPhase(corev1.PodPending), waiting("ImagePullBackOff", "no such image")), node())},
-			want:  condition{v1alpha1.StatePending, "ImagePullBackOff", "pod reviews-cache-0: no such image"},
+			facts: facts{plan: run, Observation: quiet(head(cachetest.InPhase(corev1.PodPending), cachetest.Waiting("ImagePullBackOff", "no such image")), node())},
+			want:  engine.Condition{State: v1alpha1.StatePending, Reason: "ImagePullBackOff", Message: "pod reviews-cache-0: no such image"},
 		},
-		"head runs but is silent": {facts: facts{plan: run, observation: quiet(head())}, want: condition{v1alpha1.StatePending, "HeadUnreachable", "connection refused"}},
+		"head runs but is silent": {facts: facts{plan: run, Observation: quiet(head())}, want: engine.Condition{State: v1alpha1.StatePending, Reason: "HeadUnreachable", Message: "connection refused"}},
 		"head is ready but out of the manager's reach": {
-			facts: facts{plan: run, observation: quiet(head(ready))},
-			want:  condition{v1alpha1.StateReady, "Loaded", "head reviews-cache-0 is ready, but tells no progress: connection refused"},
+			facts: facts{plan: run, Observation: quiet(head(cachetest.Ready))},
+			want:  engine.Condition{State: v1alpha1.StateReady, Reason: "Loaded", Message: "head reviews-cache-0 is ready, but tells no progress: connection refused"},
 		},
-		"planning": {facts: facts{plan: run, observation: answered(answer("Planning", "planning (1/9 files)", 0, 0))}, want: condition{v1alpha1.StatePlanning, "Planning", "planning (1/9 files)"}},
-		"loading":  {facts: facts{plan: run, observation: answered(answer("Loading", "loading 43%", 12, 28))}, want: condition{v1alpha1.StateLoading, "Loading", "loading 43%"}},
+		"planning": {facts: facts{plan: run, Observation: answered(answer("Planning", "planning (1/9 files)", 0, 0))}, want: engine.Condition{State: v1alpha1.StatePlanning, Reason: "Planning", Message: "planning (1/9 files)"}},
+		"loading":  {facts: facts{plan: run, Observation: answered(answer("Loading", "loading 43%", 12, 28))}, want: engine.Condition{State: v1alpha1.StateLoading, Reason: "Loading", Message: "loading 43%"}},
 		"loading, a node can't be scheduled": {
-			facts: facts{plan: run, observation: answered(answer("Loading", "waiting for data node 0 to join", 0, 28), node(unschedulable))},
-			want:  condition{v1alpha1.StateLoading, "Unschedulable", "waiting for data node 0 to join; pod reviews-cache-0-1 can't be scheduled: 0/3 nodes have enough memory"},
+			facts: facts{plan: run, Observation: answered(answer("Loading", "waiting for data node 0 to join", 0, 28), node(cachetest.Unschedulable))},
+			want:  engine.Condition{State: v1alpha1.StateLoading, Reason: "Unschedulable", Message: "waiting for data node 0 to join; pod reviews-cache-0-1 can't be scheduled: 0/3 nodes have enough memory"},
 		},
-		"ready":            {facts: facts{plan: run, observation: answered(answer("Ready", "ready", 28, 28))}, want: condition{v1alpha1.StateReady, "Loaded", "all 280 rows are in memory"}},
-		"failed":           {facts: facts{plan: run, observation: answered(answer("Failed", "access denied", 3, 28))}, want: condition{v1alpha1.StateFailed, "LoadFailed", "access denied"}},
-		"a node is lost":   {before: served, facts: facts{plan: run, observation: answered(answer("Degraded", "data node 1 is gone", 20, 28))}, want: condition{v1alpha1.StateDegraded, "Reloading", "data node 1 is gone"}},
-		"the head is lost": {before: served, facts: facts{plan: run, observation: quiet(head(leaving), node())}, want: condition{v1alpha1.StateDegraded, "PodsStarting", "1 of 3 pods run"}},
+		"ready":            {facts: facts{plan: run, Observation: answered(answer("Ready", "ready", 28, 28))}, want: engine.Condition{State: v1alpha1.StateReady, Reason: "Loaded", Message: "all 280 rows are in memory"}},
+		"failed":           {facts: facts{plan: run, Observation: answered(answer("Failed", "access denied", 3, 28))}, want: engine.Condition{State: v1alpha1.StateFailed, Reason: "LoadFailed", Message: "access denied"}},
+		"a node is lost":   {before: served, facts: facts{plan: run, Observation: answered(answer("Degraded", "data node 1 is gone", 20, 28))}, want: engine.Condition{State: v1alpha1.StateDegraded, Reason: "Reloading", Message: "data node 1 is gone"}},
+		"the head is lost": {before: served, facts: facts{plan: run, Observation: quiet(head(cachetest.Leaving), node())}, want: engine.Condition{State: v1alpha1.StateDegraded, Reason: "PodsStarting", Message: "1 of 3 pods run"}},
 		"a head of the future": {
-			facts: facts{plan: run, observation: answered(answer("Levitating", "", 0, 0))},
-			want:  condition{v1alpha1.StatePending, "HeadUnreachable", `the head says it is "Levitating", which this controller doesn't know: do their versions fit?`},
+			facts: facts{plan: run, Observation: answered(answer("Levitating", "", 0, 0))},
+			want:  engine.Condition{State: v1alpha1.StatePending, Reason: "HeadUnreachable", Message: `the head says it is "Levitating", which this controller doesn't know: do their versions fit?`},
 		},
-		"two copies, both loaded":     {facts: facts{plan: run, observation: observedAs(copiesOf(2), nil, one, headAnswer{two.pod, one.status, nil})}, want: condition{v1alpha1.StateReady, "Loaded", "all 280 rows are in memory"}},
-		"two copies, one loads":       {facts: facts{plan: run, observation: observedAs(copiesOf(2), nil, one, two)}, want: condition{v1alpha1.StateLoading, "Loading", "copy reviews-cache-1: loading 43%"}},
-		"two copies, one loads again": {before: served, facts: facts{plan: run, observation: observedAs(copiesOf(2), nil, one, two)}, want: condition{v1alpha1.StateDegraded, "Loading", "copy reviews-cache-1: loading 43%"}},
-		"two copies, one doesn't run": {facts: facts{plan: run, observation: observedAs(copiesOf(2), nil, one)}, want: condition{v1alpha1.StatePending, "PodsStarting", "the heads of 1 of 2 copies answer; all 280 rows are in memory"}},
-		"two copies, one is lost":     {before: served, facts: facts{plan: run, observation: observedAs(copiesOf(2), nil, one)}, want: condition{v1alpha1.StateDegraded, "PodsStarting", "the heads of 1 of 2 copies answer; all 280 rows are in memory"}},
-		"two copies, one head ready":  {facts: facts{plan: run, observation: observedAs(copiesOf(2), nil, headAnswer{head(ready), nil, errors.New("refused")})}, want: condition{v1alpha1.StatePending, "HeadUnreachable", "refused"}},
+		"two copies, both loaded":     {facts: facts{plan: run, Observation: observedAs(copiesOf(2), nil, one, headAnswer{two.pod, one.status, nil})}, want: engine.Condition{State: v1alpha1.StateReady, Reason: "Loaded", Message: "all 280 rows are in memory"}},
+		"two copies, one loads":       {facts: facts{plan: run, Observation: observedAs(copiesOf(2), nil, one, two)}, want: engine.Condition{State: v1alpha1.StateLoading, Reason: "Loading", Message: "copy reviews-cache-1: loading 43%"}},
+		"two copies, one loads again": {before: served, facts: facts{plan: run, Observation: observedAs(copiesOf(2), nil, one, two)}, want: engine.Condition{State: v1alpha1.StateDegraded, Reason: "Loading", Message: "copy reviews-cache-1: loading 43%"}},
+		"two copies, one doesn't run": {facts: facts{plan: run, Observation: observedAs(copiesOf(2), nil, one)}, want: engine.Condition{State: v1alpha1.StatePending, Reason: "PodsStarting", Message: "the heads of 1 of 2 copies answer; all 280 rows are in memory"}},
+		"two copies, one is lost":     {before: served, facts: facts{plan: run, Observation: observedAs(copiesOf(2), nil, one)}, want: engine.Condition{State: v1alpha1.StateDegraded, Reason: "PodsStarting", Message: "the heads of 1 of 2 copies answer; all 280 rows are in memory"}},
+		"two copies, one head ready":  {facts: facts{plan: run, Observation: observedAs(copiesOf(2), nil, headAnswer{head(cachetest.Ready), nil, errors.New("refused")})}, want: engine.Condition{State: v1alpha1.StatePending, Reason: "HeadUnreachable", Message: "refused"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(c.want, judge(&c.before, c.facts), cmp.AllowUnexported(condition{})); diff != "" {
+			if diff := cmp.Diff(c.want, judge(&c.before, c.facts), cmp.AllowUnexported(engine.Condition{})); diff != "" {
 				t.Errorf("condition differs (-want +got):\n%s", diff)
 			}
 		})
@@ -200,7 +159,7 @@ func TestMayExplain(t *testing.T) {
 // TestLife takes one DataCache through its states, deriving each status from the previous one, and checks the events.
 func TestLife(t *testing.T) {
 	t.Parallel()
-	dc := minimal()
+	dc := cachetest.Minimal()
 	run := plan{run: true}
 	second := liveSet()
 	second.CreationTimestamp = after(2 * time.Hour)
@@ -211,29 +170,29 @@ func TestLife(t *testing.T) {
 		check func(s *v1alpha1.DataCacheStatus) string
 		event string
 	}{
-		{0, facts{plan: run, observation: observedAs(liveSet(), nil), users: user}, func(s *v1alpha1.DataCacheStatus) string {
-			return differs(s.ProvisionedTime, &noon) + differs(s.LastUsedTime, &noon) + differs(s.UsedBy, user)
+		{0, facts{plan: run, Observation: observedAs(liveSet(), nil), users: user}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(s.ProvisionedTime, &cachetest.Noon) + differs(s.LastUsedTime, &cachetest.Noon) + differs(s.UsedBy, user)
 		}, EventProvisioning},
-		{time.Second, facts{plan: run, observation: answered(answer("Planning", "planning", 0, 0)), users: user}, func(s *v1alpha1.DataCacheStatus) string {
+		{time.Second, facts{plan: run, Observation: answered(answer("Planning", "planning", 0, 0)), users: user}, func(s *v1alpha1.DataCacheStatus) string {
 			return differs(s.Snapshot, "") + differs(s.LoadedPercent, (*int32)(nil))
 		}, EventLoading},
-		{2 * time.Second, facts{plan: run, observation: answered(answer("Loading", "loading 43% (12/28 splits)", 12, 28)), users: user}, func(s *v1alpha1.DataCacheStatus) string {
+		{2 * time.Second, facts{plan: run, Observation: answered(answer("Loading", "loading 43% (12/28 splits)", 12, 28)), users: user}, func(s *v1alpha1.DataCacheStatus) string {
 			return differs(s.Snapshot, "42") + differs(s.LoadedPercent, new(int32(42))) + differs(s.Bytes, new(int64(12<<30))) + differs(s.ReadyTime, (*metav1.Time)(nil))
 		}, ""},
-		{time.Hour, facts{plan: run, observation: answered(answer("Ready", "ready", 28, 28)), users: user}, func(s *v1alpha1.DataCacheStatus) string {
+		{time.Hour, facts{plan: run, Observation: answered(answer("Ready", "ready", 28, 28)), users: user}, func(s *v1alpha1.DataCacheStatus) string {
 			return differs(s.ReadyTime, new(after(time.Hour))) + differs(s.Rows, new(int64(280))) + differs(s.LoadedPercent, new(int32(100)))
 		}, EventReady},
-		{time.Hour + time.Minute, facts{plan: run, observation: answered(answer("Degraded", "data node 1 restarted", 20, 28)), users: user}, func(s *v1alpha1.DataCacheStatus) string {
+		{time.Hour + time.Minute, facts{plan: run, Observation: answered(answer("Degraded", "data node 1 restarted", 20, 28)), users: user}, func(s *v1alpha1.DataCacheStatus) string {
 			return differs(s.ReadyTime, new(after(time.Hour))) + differs(s.LoadedPercent, new(int32(71)))
 		}, EventDegraded},
-		{time.Hour + 2*time.Minute, facts{plan: plan{why: "TrainJob train is suspended"}, observation: answered(answer("Ready", "ready", 28, 28))}, func(s *v1alpha1.DataCacheStatus) string {
+		{time.Hour + 2*time.Minute, facts{plan: plan{why: "TrainJob train is suspended"}, Observation: answered(answer("Ready", "ready", 28, 28))}, func(s *v1alpha1.DataCacheStatus) string {
 			return differs(s.Rows, (*int64)(nil)) + differs(s.Snapshot, "42") + differs(s.Users, int32(0)) +
 				differs(s.LastUsedTime, new(after(time.Hour+2*time.Minute))) + differs(s.ProvisionedTime, (*metav1.Time)(nil))
 		}, EventReleased},
-		{2 * time.Hour, facts{plan: run, observation: observedAs(second, nil), users: user}, func(s *v1alpha1.DataCacheStatus) string {
+		{2 * time.Hour, facts{plan: run, Observation: observedAs(second, nil), users: user}, func(s *v1alpha1.DataCacheStatus) string {
 			return differs(s.ProvisionedTime, new(after(2*time.Hour))) + differs(s.ReadyTime, (*metav1.Time)(nil)) + differs(s.Snapshot, "42")
 		}, EventProvisioning},
-		{2*time.Hour + time.Minute, facts{plan: run, observation: observedAs(second, nil, headAnswer{cachePod(wellknown.RoleHead, "reviews-cache-0"), answer("Failed", "no such file", 0, 28), nil}), users: user}, func(s *v1alpha1.DataCacheStatus) string {
+		{2*time.Hour + time.Minute, facts{plan: run, Observation: observedAs(second, nil, headAnswer{cachetest.Pod(wellknown.RoleHead, "reviews-cache-0"), answer("Failed", "no such file", 0, 28), nil}), users: user}, func(s *v1alpha1.DataCacheStatus) string {
 			return differs(s.Snapshot, "") // it was never ready, so a retry may plan the current snapshot
 		}, EventFailed},
 		{3 * time.Hour, facts{plan: plan{why: "TrainJob train is finished"}}, func(s *v1alpha1.DataCacheStatus) string {
@@ -262,7 +221,7 @@ func TestLife(t *testing.T) {
 				t.Errorf("step %d (%s): condition %s is %v, want %v", i, next.State, kind, got, want)
 			}
 		}
-		if problem := differs(reasons(&next), wantReasons(next.State, readyCondition(&next).reason)); problem != "" {
+		if problem := differs(reasons(&next), wantReasons(next.State, readyCondition(&next).Reason)); problem != "" {
 			t.Errorf("step %d (%s): reasons of conditions %s", i, next.State, problem)
 		}
 		again := dc.DeepCopy()
@@ -309,7 +268,7 @@ func TestUsedByIsBounded(t *testing.T) {
 	for i := range 250 {
 		users = append(users, fmt.Sprintf("team-a/job-%03d", i))
 	}
-	got := statusOf(minimal(), facts{now: noon, plan: plan{run: true}, users: users})
+	got := statusOf(cachetest.Minimal(), facts{now: cachetest.Noon, plan: plan{run: true}, users: users})
 	if got.Users != 250 || len(got.UsedBy) != 100 || got.UsedBy[99] != "team-a/job-099" {
 		t.Errorf("users = %d, usedBy = %d entries up to %s; want 250, 100 up to team-a/job-099", got.Users, len(got.UsedBy), got.UsedBy[len(got.UsedBy)-1])
 	}
@@ -325,18 +284,18 @@ func TestRequeueAfter(t *testing.T) {
 		facts  facts
 		want   time.Duration
 	}{
-		"released":                 {status(v1alpha1.StateReleased, nil), facts{now: noon}, 0},
-		"name taken":               {status(v1alpha1.StatePending, nil), facts{now: noon, plan: plan{run: true}, obstacle: &trouble{"NameTaken", "taken"}}, 10 * time.Second},
-		"released, deleted in 2 h": {status(v1alpha1.StateReleased, nil), facts{now: noon, plan: plan{after: 2 * time.Hour}}, 2 * time.Hour},
-		"loading, suspended soon":  {status(v1alpha1.StateLoading, &noon), facts{now: after(time.Hour), plan: plan{run: true, after: 2 * time.Second}}, 2 * time.Second},
-		"just asked for":           {status(v1alpha1.StatePending, &noon), facts{now: noon, plan: plan{run: true}}, time.Second},
-		"loading for 40 s":         {status(v1alpha1.StateLoading, &noon), facts{now: after(40 * time.Second), plan: plan{run: true}}, 4 * time.Second},
-		"loading for an hour":      {status(v1alpha1.StateLoading, &noon), facts{now: after(time.Hour), plan: plan{run: true}}, 10 * time.Second},
-		"pods missing for an hour": {status(v1alpha1.StatePending, &noon), facts{now: after(time.Hour), plan: plan{run: true}, observation: observation{condition: condition{reason: reasonStarting}}}, 3 * time.Second},
-		"an event will tell":       {status(v1alpha1.StatePending, &noon), facts{now: noon, plan: plan{run: true}, observation: observation{awaitsEvent: true, condition: condition{reason: reasonStarting}}}, 10 * time.Second},
-		"ready":                    {status(v1alpha1.StateReady, &noon), facts{now: noon, plan: plan{run: true}}, 30 * time.Second},
-		"ready, unused soon":       {status(v1alpha1.StateReady, &noon), facts{now: noon, plan: plan{run: true, after: 3 * time.Second}}, 3 * time.Second},
-		"ready, unused in 10h":     {status(v1alpha1.StateReady, &noon), facts{now: noon, plan: plan{run: true, after: 10 * time.Hour}}, 30 * time.Second},
+		"released":                 {status(v1alpha1.StateReleased, nil), facts{now: cachetest.Noon}, 0},
+		"name taken":               {status(v1alpha1.StatePending, nil), facts{now: cachetest.Noon, plan: plan{run: true}, obstacle: &podstate.Trouble{Reason: "NameTaken", Message: "taken"}}, 10 * time.Second},
+		"released, deleted in 2 h": {status(v1alpha1.StateReleased, nil), facts{now: cachetest.Noon, plan: plan{after: 2 * time.Hour}}, 2 * time.Hour},
+		"loading, suspended soon":  {status(v1alpha1.StateLoading, &cachetest.Noon), facts{now: after(time.Hour), plan: plan{run: true, after: 2 * time.Second}}, 2 * time.Second},
+		"just asked for":           {status(v1alpha1.StatePending, &cachetest.Noon), facts{now: cachetest.Noon, plan: plan{run: true}}, time.Second},
+		"loading for 40 s":         {status(v1alpha1.StateLoading, &cachetest.Noon), facts{now: after(40 * time.Second), plan: plan{run: true}}, 4 * time.Second},
+		"loading for an hour":      {status(v1alpha1.StateLoading, &cachetest.Noon), facts{now: after(time.Hour), plan: plan{run: true}}, 10 * time.Second},
+		"pods missing for an hour": {status(v1alpha1.StatePending, &cachetest.Noon), facts{now: after(time.Hour), plan: plan{run: true}, Observation: engine.Observation{Condition: engine.Condition{Reason: engine.ReasonStarting}}}, 3 * time.Second},
+		"an event will tell":       {status(v1alpha1.StatePending, &cachetest.Noon), facts{now: cachetest.Noon, plan: plan{run: true}, Observation: engine.Observation{AwaitsEvent: true, Condition: engine.Condition{Reason: engine.ReasonStarting}}}, 10 * time.Second},
+		"ready":                    {status(v1alpha1.StateReady, &cachetest.Noon), facts{now: cachetest.Noon, plan: plan{run: true}}, 30 * time.Second},
+		"ready, unused soon":       {status(v1alpha1.StateReady, &cachetest.Noon), facts{now: cachetest.Noon, plan: plan{run: true, after: 3 * time.Second}}, 3 * time.Second},
+		"ready, unused in 10h":     {status(v1alpha1.StateReady, &cachetest.Noon), facts{now: cachetest.Noon, plan: plan{run: true, after: 10 * time.Hour}}, 30 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -351,12 +310,12 @@ func TestRequeueAfter(t *testing.T) {
 // success resets the count.
 func TestFailuresInARow(t *testing.T) {
 	t.Parallel()
-	dc := minimal()
-	dc.Annotations = map[string]string{AnnotationRetry: "once"}
+	dc := cachetest.Minimal()
+	dc.Annotations = map[string]string{kube.AnnotationRetry: "once"}
 	step := func(at time.Duration, p plan, h *view.HeadStatus) {
 		f := facts{now: after(at), plan: p}
 		if h != nil {
-			f.observation = answered(h)
+			f.Observation = answered(h)
 		}
 		dc.Status = statusOf(dc, f)
 	}
@@ -387,13 +346,13 @@ func TestFailuresInARow(t *testing.T) {
 // TestObservedGeneration checks that observedGeneration is not advanced while an obstacle prevents the spec from being applied.
 func TestObservedGeneration(t *testing.T) {
 	t.Parallel()
-	dc := minimal()
+	dc := cachetest.Minimal()
 	dc.Generation, dc.Status.ObservedGeneration = 7, 6
 	for _, c := range []struct {
-		obstacle *trouble
+		obstacle *podstate.Trouble
 		want     int64
-	}{{&trouble{"Refused", "quota"}, 6}, {nil, 7}} {
-		if got := statusOf(dc, facts{now: noon, plan: plan{run: true}, obstacle: c.obstacle}).ObservedGeneration; got != c.want {
+	}{{&podstate.Trouble{Reason: "Refused", Message: "quota"}, 6}, {nil, 7}} {
+		if got := statusOf(dc, facts{now: cachetest.Noon, plan: plan{run: true}, obstacle: c.obstacle}).ObservedGeneration; got != c.want {
 			t.Errorf("observedGeneration = %d with obstacle %v, want %d", got, c.obstacle, c.want)
 		}
 	}

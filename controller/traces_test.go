@@ -11,7 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/workload"
 	"github.com/kubeflow/datacache/internal/wellknown"
+	"github.com/kubeflow/datacache/test/kit/cachetest"
 )
 
 // TestTracesOfCaches checks which OTEL_ variables heads and data nodes get from the manager.
@@ -26,24 +29,24 @@ func TestTracesOfCaches(t *testing.T) {
 	}{
 		"none": {nil, func(*v1alpha1.ArrowCache) {}, map[string]string{}},
 		"the manager's": {managers, func(*v1alpha1.ArrowCache) {}, map[string]string{
-			"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/$$x", "OTEL_TRACES_SAMPLER": "always_on", envResource: identity,
+			"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/$$x", "OTEL_TRACES_SAMPLER": "always_on", workload.EnvResource: identity,
 		}},
 		"a collector of its own": {managers, func(a *v1alpha1.ArrowCache) {
 			setInTemplates(a, corev1.EnvVar{Name: "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", Value: "http://mine:4318"})
-		}, map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://mine:4318", envResource: identity}},
+		}, map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://mine:4318", workload.EnvResource: identity}},
 		"its own, none of the manager's": {nil, func(a *v1alpha1.ArrowCache) {
-			setInTemplates(a, corev1.EnvVar{Name: "OTEL_EXPORTER_OTLP_ENDPOINT", Value: "http://mine:4318"}, corev1.EnvVar{Name: envResource, Value: "team=a"})
-		}, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://mine:4318", envResource: "team=a"}},
+			setInTemplates(a, corev1.EnvVar{Name: "OTEL_EXPORTER_OTLP_ENDPOINT", Value: "http://mine:4318"}, corev1.EnvVar{Name: workload.EnvResource, Value: "team=a"})
+		}, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://mine:4318", workload.EnvResource: "team=a"}},
 		"another sampler": {managers, func(a *v1alpha1.ArrowCache) {
 			setInTemplates(a, corev1.EnvVar{Name: "OTEL_TRACES_SAMPLER", Value: "always_off"})
-		}, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/$$x", "OTEL_TRACES_SAMPLER": "always_off", envResource: identity}},
+		}, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/$$x", "OTEL_TRACES_SAMPLER": "always_off", workload.EnvResource: identity}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dc := minimal()
+			dc := cachetest.Minimal()
 			dc.Namespace, dc.Name = "team", "reviews"
 			c.edit(dc.Spec.Arrow)
-			set, err := leaderWorkerSet(dc, serverConfig{image: "image", traces: c.managers})
+			set, err := workload.LeaderWorkerSet(dc, workload.Server{Image: "image", Traces: c.managers})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -61,12 +64,12 @@ func TestTracesOfCaches(t *testing.T) {
 					t.Errorf("variables of the %s (-want +got):\n%s", role, diff)
 				}
 			}
-			other, err := leaderWorkerSet(dc, serverConfig{image: "image"})
+			other, err := workload.LeaderWorkerSet(dc, workload.Server{Image: "image"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			kept := other.DeepCopy()
-			mergeDesired(kept, set)
+			kube.MergeDesired(kept, set)
 			if !cmp.Equal(kept.Spec.LeaderWorkerTemplate, other.Spec.LeaderWorkerTemplate) {
 				t.Error("running pods are made anew for the manager's collector")
 			}

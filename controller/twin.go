@@ -23,6 +23,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
@@ -35,7 +36,7 @@ const annotationContent = wellknown.Group + "/content"
 // twinReconciler maintains, for every runtime of one kind that is not ours, a twin named <name>-data-cache that contains the waiting
 // step. The step's settings are the platform's, the same for all twins.
 type twinReconciler struct {
-	applier
+	kube.Applier
 	kind   string // kind of the runtimes
 	gate   inject.Gate
 	events *eventRecorder
@@ -46,7 +47,7 @@ type twinReconciler struct {
 
 // Reconcile takes the name of a source runtime, whether it exists or not.
 func (r *twinReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	return requeueExpected(ctrl.Result{}, r.reconcile(ctx, request.NamespacedName))
+	return kube.RequeueExpected(ctrl.Result{}, r.reconcile(ctx, request.NamespacedName))
 }
 
 func (r *twinReconciler) reconcile(ctx context.Context, key types.NamespacedName) error {
@@ -134,7 +135,7 @@ func (r *twinReconciler) write(ctx context.Context, source, have, want client.Ob
 	}
 	want.SetOwnerReferences([]metav1.OwnerReference{owner})
 	if have == nil {
-		err = r.client.Create(ctx, want)
+		err = r.Client.Create(ctx, want)
 	} else {
 		err = r.update(ctx, have, want)
 	}
@@ -148,7 +149,7 @@ func (r *twinReconciler) write(ctx context.Context, source, have, want client.Ob
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("write %s %s: %w", r.kind, qualified(want), err)
+		return fmt.Errorf("write %s %s: %w", r.kind, kube.Qualified(want), err)
 	}
 	r.events.forget(client.ObjectKeyFromObject(source))
 	return nil
@@ -159,7 +160,7 @@ func (r *twinReconciler) write(ctx context.Context, source, have, want client.Ob
 func (r *twinReconciler) installation(ctx context.Context) (metav1.OwnerReference, error) {
 	crd := &metav1.PartialObjectMetadata{}
 	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
-	if err := r.live.Get(ctx, client.ObjectKey{Name: "datacaches." + wellknown.Group}, crd); err != nil {
+	if err := r.Live.Get(ctx, client.ObjectKey{Name: "datacaches." + wellknown.Group}, crd); err != nil {
 		return metav1.OwnerReference{}, fmt.Errorf("get the CRD of DataCaches, which owns twins: %w", err)
 	}
 	apiVersion, kind := crd.GroupVersionKind().ToAPIVersionAndKind()
@@ -178,7 +179,7 @@ func (r *twinReconciler) update(ctx context.Context, have, want client.Object) e
 			return err
 		}
 	}
-	return r.client.Update(ctx, want)
+	return r.Client.Update(ctx, want)
 }
 
 // isUnedited reports whether isEdited returned false for this generation of the twin, so that the API server need not be asked again.
@@ -190,7 +191,7 @@ func (r *twinReconciler) isUnedited(have client.Object) bool {
 // isEdited reports whether the twin differs from the wanted one with the API server's defaults.
 func (r *twinReconciler) isEdited(ctx context.Context, have, want client.Object) (bool, error) {
 	defaulted, _ := want.DeepCopyObject().(client.Object) // DeepCopyObject returns the same type
-	if err := r.client.Update(ctx, defaulted, client.DryRunAll); err != nil {
+	if err := r.Client.Update(ctx, defaulted, client.DryRunAll); err != nil {
 		return false, err
 	}
 	if !equality.Semantic.DeepEqual(specOf(defaulted), specOf(have)) {
@@ -224,15 +225,15 @@ func (r *twinReconciler) remove(ctx context.Context, twin client.Object) error {
 	if twin.GetNamespace() != "" {
 		options = append(options, client.InNamespace(twin.GetNamespace()))
 	}
-	if err := r.client.List(ctx, &jobs, options...); err != nil {
+	if err := r.Client.List(ctx, &jobs, options...); err != nil {
 		return fmt.Errorf("list TrainJobs that name runtime %s: %w", twin.GetName(), err)
 	}
 	if len(jobs.Items) > 0 {
 		return nil
 	}
 	uid := twin.GetUID()
-	if err := client.IgnoreNotFound(r.client.Delete(ctx, twin, client.Preconditions{UID: &uid})); err != nil {
-		return fmt.Errorf("delete %s %s: %w", r.kind, qualified(twin), err)
+	if err := client.IgnoreNotFound(r.Client.Delete(ctx, twin, client.Preconditions{UID: &uid})); err != nil {
+		return fmt.Errorf("delete %s %s: %w", r.kind, kube.Qualified(twin), err)
 	}
 	return nil
 }
@@ -240,7 +241,7 @@ func (r *twinReconciler) remove(ctx context.Context, twin client.Object) error {
 // find returns a runtime; nil if there is none.
 func (r *twinReconciler) find(ctx context.Context, key types.NamespacedName) (client.Object, error) {
 	runtime := newRuntime(r.kind)
-	err := r.client.Get(ctx, key, runtime)
+	err := r.Client.Get(ctx, key, runtime)
 	if apierrors.IsNotFound(err) {
 		return nil, nil // not found is not an error
 	}

@@ -16,8 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/wellknown"
+	"github.com/kubeflow/datacache/test/kit/cachetest"
 )
 
 func source(changes ...func(*trainer.TrainingRuntime)) *trainer.TrainingRuntime {
@@ -51,7 +53,7 @@ func TestWantsTwin(t *testing.T) {
 	}{
 		"gone":          {nil, false},
 		"ordinary":      {source(), true},
-		"being deleted": {source(func(r *trainer.TrainingRuntime) { r.DeletionTimestamp = &noon }), false},
+		"being deleted": {source(func(r *trainer.TrainingRuntime) { r.DeletionTimestamp = &cachetest.Noon }), false},
 		"wants none":    {source(labelled(wellknown.LabelDerive, "false")), false},
 		"asks for one":  {source(labelled(wellknown.LabelDerive, "true")), true},
 		"a twin itself": {source(func(r *trainer.TrainingRuntime) { r.Annotations = map[string]string{wellknown.AnnotationTwinOf: "x"} }), false},
@@ -86,7 +88,7 @@ func TestTwinOf(t *testing.T) {
 		return twin
 	}
 	first := twinFrom("gate:1", labelled("argocd.argoproj.io/instance", "platform"), labelled("app.kubernetes.io/managed-by", "Helm"))
-	if got := qualified(first); got != "team-a/torch-data-cache" {
+	if got := kube.Qualified(first); got != "team-a/torch-data-cache" {
 		t.Errorf("twin is %s, want team-a/torch-data-cache", got)
 	}
 	want := map[string]string{"trainer.kubeflow.org/framework": "torch", wellknown.LabelGate: "true", wellknown.LabelManagedBy: wellknown.ManagedBy}

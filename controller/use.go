@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/workload"
 	"github.com/kubeflow/datacache/internal/admit"
 	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
@@ -80,13 +81,13 @@ func useService(job *trainer.TrainJob, name string, dc *v1alpha1.DataCache, clus
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: job.Namespace,
 			Labels:          map[string]string{wellknown.LabelManagedBy: wellknown.ManagedBy},
-			Annotations:     map[string]string{wellknown.AnnotationUses: qualified(dc)},
+			Annotations:     map[string]string{wellknown.AnnotationUses: kube.Qualified(dc)},
 			OwnerReferences: []metav1.OwnerReference{jobReference(job, true)},
 		},
 		Spec: corev1.ServiceSpec{
 			Type:         corev1.ServiceTypeExternalName,
 			ExternalName: fmt.Sprintf("%s.%s.svc.%s", wellknown.ServiceName(dc.Name), dc.Namespace, clusterDomain),
-			Ports:        servicePorts(),
+			Ports:        workload.ServicePorts(),
 		},
 	}
 	if dc.Spec.Fluid != nil {
@@ -127,14 +128,14 @@ func usersOf(ctx context.Context, reader, live client.Reader, dc *v1alpha1.DataC
 	namesake := &trainer.TrainJob{}
 	err := reader.Get(ctx, client.ObjectKeyFromObject(dc), namesake)
 	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("get TrainJob %s: %w", qualified(dc), err)
+		return nil, fmt.Errorf("get TrainJob %s: %w", kube.Qualified(dc), err)
 	}
 	if err == nil && isNamesakeUser(namesake, dc) {
-		users = append(users, qualified(namesake))
+		users = append(users, kube.Qualified(namesake))
 	}
 	var services corev1.ServiceList
-	if err := reader.List(ctx, &services, client.MatchingFields{indexUses: qualified(dc)}); err != nil {
-		return nil, fmt.Errorf("list Services that lead to DataCache %s: %w", qualified(dc), err)
+	if err := reader.List(ctx, &services, client.MatchingFields{indexUses: kube.Qualified(dc)}); err != nil {
+		return nil, fmt.Errorf("list Services that lead to DataCache %s: %w", kube.Qualified(dc), err)
 	}
 	for i := range services.Items {
 		job, err := jobOfService(ctx, reader, &services.Items[i])
@@ -149,7 +150,7 @@ func usersOf(ctx context.Context, reader, live client.Reader, dc *v1alpha1.DataC
 			return nil, err
 		}
 		if request.MayUse(job.Namespace, labels, dc) {
-			users = append(users, qualified(job))
+			users = append(users, kube.Qualified(job))
 		}
 	}
 	slices.Sort(users)
@@ -163,7 +164,7 @@ func isNamesakeUser(job *trainer.TrainJob, dc *v1alpha1.DataCache) bool {
 	if owner := ownerOf(dc); owner != nil {
 		return owner.UID == job.UID
 	}
-	return slices.Contains(referencesOf(job), qualified(dc))
+	return slices.Contains(referencesOf(job), kube.Qualified(dc))
 }
 
 // jobOfService returns the TrainJob that the Service was made for, nil if it does not exist any more.
@@ -173,10 +174,4 @@ func jobOfService(ctx context.Context, reader client.Reader, service *corev1.Ser
 		return nil, nil // somebody else's Service: its annotation records no use
 	}
 	return findJob(ctx, reader, types.NamespacedName{Namespace: service.Namespace, Name: owner.Name}, owner.UID)
-}
-
-// keyOf parses <namespace>/<name>.
-func keyOf(name string) types.NamespacedName {
-	namespace, name, _ := strings.Cut(name, "/")
-	return types.NamespacedName{Namespace: namespace, Name: name}
 }

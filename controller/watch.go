@@ -19,6 +19,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
@@ -83,7 +84,7 @@ func usedCache(_ context.Context, service client.Object) []reconcile.Request {
 	if name == "" {
 		return nil
 	}
-	return []reconcile.Request{requestFor(keyOf(name))}
+	return []reconcile.Request{requestFor(kube.KeyOf(name))}
 }
 
 // cachesOfJob maps a job to the DataCache with its name and those that its Services point to.
@@ -110,8 +111,8 @@ func jobsOfCache(reader client.Reader) handler.MapFunc {
 	return func(ctx context.Context, dc client.Object) []reconcile.Request {
 		requests := []reconcile.Request{requestFor(client.ObjectKeyFromObject(dc))}
 		var services corev1.ServiceList
-		if err := reader.List(ctx, &services, client.MatchingFields{indexUses: qualified(dc)}); err != nil {
-			log.FromContext(ctx).Error(err, "list the users of a DataCache", "datacache", qualified(dc))
+		if err := reader.List(ctx, &services, client.MatchingFields{indexUses: kube.Qualified(dc)}); err != nil {
+			log.FromContext(ctx).Error(err, "list the users of a DataCache", "datacache", kube.Qualified(dc))
 		}
 		for i := range services.Items {
 			if owner := metav1.GetControllerOf(&services.Items[i]); owner != nil && owner.Kind == trainer.TrainJobKind {
@@ -119,8 +120,8 @@ func jobsOfCache(reader client.Reader) handler.MapFunc {
 			}
 		}
 		var jobs trainer.TrainJobList
-		if err := reader.List(ctx, &jobs, client.MatchingFields{indexReference: qualified(dc)}); err != nil {
-			log.FromContext(ctx).Error(err, "list the TrainJobs that name a DataCache", "datacache", qualified(dc))
+		if err := reader.List(ctx, &jobs, client.MatchingFields{indexReference: kube.Qualified(dc)}); err != nil {
+			log.FromContext(ctx).Error(err, "list the TrainJobs that name a DataCache", "datacache", kube.Qualified(dc))
 		}
 		for i := range jobs.Items {
 			requests = append(requests, requestFor(client.ObjectKeyFromObject(&jobs.Items[i])))

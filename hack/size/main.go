@@ -7,8 +7,8 @@
 //	size [-comments N] [-seed S] [BINARY...]
 //
 // Lines of code are those that hold more than blanks and comments, of files that are neither tests nor generated, outside test and hack.
-// A room is a folder of the first level, or of the second below cacheserver, objectcache, internal and cmd. With -comments it prints N
-// comments besides, drawn by the seed, to be read by somebody who has to judge them. It runs in the repository's root.
+// A room is a package. With -comments it prints N comments besides, drawn by the seed, to be read by somebody who has to judge them. It
+// runs in the repository's root.
 package main
 
 import (
@@ -108,7 +108,7 @@ func (h *house) add(path string, parsed *ast.File) error {
 			f.lines++
 		}
 	}
-	h.rooms[room(folder)] += f.lines
+	h.rooms[folder] += f.lines
 	h.packages[folder] = append(h.packages[folder], f)
 	for _, name := range parsed.Unresolved {
 		f.uses = append(f.uses, name.Name)
@@ -152,14 +152,6 @@ func (h *house) codeLines(path string) (map[int]bool, error) {
 		code[i+1] = line != "" && !strings.HasPrefix(line, "//")
 	}
 	return code, nil
-}
-
-func room(folder string) string {
-	parts := strings.Split(folder, "/")
-	if len(parts) > 1 && slices.Contains([]string{"cacheserver", "objectcache", "internal", "cmd"}, parts[0]) {
-		return parts[0] + "/" + parts[1]
-	}
-	return parts[0]
 }
 
 func receiver(t ast.Expr) string {

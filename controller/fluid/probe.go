@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package fluid
 
 import (
 	"cmp"
@@ -23,6 +23,9 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/engine"
+	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/podstate"
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
@@ -73,12 +76,12 @@ func fluidProbe(dc *v1alpha1.DataCache, set *fluid.Dataset, gate inject.Gate, li
 			pod.Affinity = &corev1.Affinity{NodeAffinity: like.Affinity.NodeAffinity}
 		}
 	}
-	labels := cacheLabels(dc) // by these labels, changes of the pod trigger a reconciliation of the cache
-	maps.Copy(labels, podsOf(dc, roleProbe))
+	labels := kube.CacheLabels(dc) // by these labels, changes of the pod trigger a reconciliation of the cache
+	maps.Copy(labels, kube.PodsOf(dc, roleProbe))
 	labels["sidecar.istio.io/inject"] = "false" // a sidecar would not end
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: probeName(dc), Namespace: dc.Namespace, Labels: cacheLabels(dc), OwnerReferences: []metav1.OwnerReference{ofDataset(set)},
+			Name: probeName(dc), Namespace: dc.Namespace, Labels: kube.CacheLabels(dc), OwnerReferences: []metav1.OwnerReference{ofDataset(set)},
 		},
 		Spec: batchv1.JobSpec{
 			BackoffLimit:            new(int32(probeTries)),
@@ -94,13 +97,13 @@ func wasReady(dc *v1alpha1.DataCache, set *fluid.Dataset) bool {
 	return dc.Status.ReadyTime != nil && dc.Status.ProvisionedTime.Equal(&set.CreationTimestamp)
 }
 
-func (e *fluidEngine) provideProbe(ctx context.Context, dc *v1alpha1.DataCache, set *fluid.Dataset) error {
-	have, err := find(ctx, e.live, &batchv1.Job{}, dc.Namespace, probeName(dc))
+func (e *Engine) provideProbe(ctx context.Context, dc *v1alpha1.DataCache, set *fluid.Dataset) error {
+	have, err := find(ctx, e.Live, &batchv1.Job{}, dc.Namespace, probeName(dc))
 	if err != nil {
 		return err
 	}
 	if have == nil {
-		claim, err := find(ctx, e.live, &corev1.PersistentVolumeClaim{}, dc.Namespace, dc.Name)
+		claim, err := find(ctx, e.Live, &corev1.PersistentVolumeClaim{}, dc.Namespace, dc.Name)
 		if err != nil || claim == nil || claim.Annotations[annotationCreatedBy] != createdByFluid {
 			return err // there is none yet, or it is somebody else's
 		}
@@ -108,7 +111,7 @@ func (e *fluidEngine) provideProbe(ctx context.Context, dc *v1alpha1.DataCache, 
 		if err != nil {
 			return err
 		}
-		return e.create(ctx, fluidProbe(dc, set, e.gate, like))
+		return e.create(ctx, fluidProbe(dc, set, e.Gate, like))
 	}
 	if !belongsTo(have, set) {
 		return leftover("Job", have, isOurs(have, dc.Name))
@@ -117,14 +120,14 @@ func (e *fluidEngine) provideProbe(ctx context.Context, dc *v1alpha1.DataCache, 
 }
 
 // podsOfUser returns the spec of pods that will mount the files for a TrainJob that uses the cache, as its JobSet has it; nil if none does.
-func (e *fluidEngine) podsOfUser(ctx context.Context, dc *v1alpha1.DataCache) (*corev1.PodSpec, error) {
-	users, err := usersOf(ctx, e.client, e.live, dc)
+func (e *Engine) podsOfUser(ctx context.Context, dc *v1alpha1.DataCache) (*corev1.PodSpec, error) {
+	users, err := e.Users(ctx, dc)
 	if err != nil {
 		return nil, err
 	}
 	for _, user := range users {
-		key := keyOf(user)
-		set, err := find(ctx, e.live, &jobset.JobSet{}, key.Namespace, key.Name)
+		key := kube.KeyOf(user)
+		set, err := find(ctx, e.Live, &jobset.JobSet{}, key.Namespace, key.Name)
 		if err != nil {
 			return nil, err
 		}
@@ -144,25 +147,25 @@ func (e *fluidEngine) podsOfUser(ctx context.Context, dc *v1alpha1.DataCache) (*
 }
 
 // releaseProbe deletes the probe of a cache. Its pod mounts the files, so Fluid would keep the Dataset until the pod has ended.
-func (e *fluidEngine) releaseProbe(ctx context.Context, namespace, cache string) error {
+func (e *Engine) releaseProbe(ctx context.Context, namespace, cache string) error {
 	name := probeName(&v1alpha1.DataCache{ObjectMeta: metav1.ObjectMeta{Name: cache}})
-	have, err := find(ctx, e.live, &batchv1.Job{}, namespace, name)
+	have, err := find(ctx, e.Live, &batchv1.Job{}, namespace, name)
 	if err != nil || have == nil || !isOurs(have, cache) || have.DeletionTimestamp != nil {
 		return err
 	}
-	err = e.client.Delete(ctx, have, client.Preconditions{UID: new(have.UID)}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	err = e.Client.Delete(ctx, have, client.Preconditions{UID: new(have.UID)}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 	if client.IgnoreNotFound(err) != nil {
-		return e.failed("delete", have, err)
+		return e.Failed("delete", have, err)
 	}
 	return nil
 }
 
 // mounting returns the condition of a cache whose files no pod has mounted yet; nil if one has, or if nobody can find out, for which why is set.
-func (f *fluidFacts) mounting() (c *condition, why *trouble) {
+func (f *fluidFacts) mounting() (c *engine.Condition, why *podstate.Trouble) {
 	if wasReady(f.cache, f.dataset) {
 		return nil, nil
 	}
-	c = &condition{v1alpha1.StateLoading, reasonLoading, "a pod mounts the files, which shows that pods can"}
+	c = &engine.Condition{State: v1alpha1.StateLoading, Reason: engine.ReasonLoading, Message: "a pod mounts the files, which shows that pods can"}
 	if f.probe == nil {
 		return c, nil
 	}
@@ -177,7 +180,7 @@ func (f *fluidFacts) mounting() (c *condition, why *trouble) {
 	}
 	if f.probeHas(batchv1.JobFailed) != nil {
 		c = f.notMounted(f.probeTrouble())
-		c.state = v1alpha1.StateFailed
+		c.State = v1alpha1.StateFailed
 		return c, nil
 	}
 	if why := f.probeCantRun(); why != nil {
@@ -191,30 +194,30 @@ func (f *fluidFacts) mounting() (c *condition, why *trouble) {
 
 // notMounted is the condition of a cache whose files a pod, which may be nil, can't mount. It is Failed if that has lasted for fluidFailsAfter. A FUSE
 // pod of which nothing else is known than that it is late may have a large image: it has until the deadline of the probe.
-func (f *fluidFacts) notMounted(pod *corev1.Pod, why *trouble) *condition {
+func (f *fluidFacts) notMounted(pod *corev1.Pod, why *podstate.Trouble) *engine.Condition {
 	where := ""
 	if pod != nil && pod.Spec.NodeName != "" {
 		where = " on node " + pod.Spec.NodeName
 	}
-	c := &condition{v1alpha1.StateLoading, why.reason, fmt.Sprintf("the files can't be mounted%s: %s", where, why.message)}
-	if f.now.Sub(f.probe.CreationTimestamp.Time) >= fluidFailsAfter && why.reason != reasonFuse {
-		c.state = v1alpha1.StateFailed
+	c := &engine.Condition{State: v1alpha1.StateLoading, Reason: why.Reason, Message: fmt.Sprintf("the files can't be mounted%s: %s", where, why.Message)}
+	if f.now.Sub(f.probe.CreationTimestamp.Time) >= fluidFailsAfter && why.Reason != reasonFuse {
+		c.State = v1alpha1.StateFailed
 	}
 	return c
 }
 
 // probeTrouble returns why the probe has not listed the files, with its last pod; nil if it only needs time.
-func (f *fluidFacts) probeTrouble() (*corev1.Pod, *trouble) {
+func (f *fluidFacts) probeTrouble() (*corev1.Pod, *podstate.Trouble) {
 	pod, failed := f.lastProbePod(), f.probeHas(batchv1.JobFailed)
 	switch {
 	case pod != nil && pod.Status.Phase == corev1.PodFailed:
-		return pod, &trouble{reasonNotMounted, fmt.Sprintf("pod %s failed: %s", pod.Name, endOf(pod))}
+		return pod, &podstate.Trouble{Reason: reasonNotMounted, Message: fmt.Sprintf("pod %s failed: %s", pod.Name, endOf(pod))}
 	case failed != nil:
-		return pod, &trouble{reasonNotMounted, fmt.Sprintf("Job %s failed: %s", f.probe.Name, cmp.Or(failed.Message, failed.Reason))}
+		return pod, &podstate.Trouble{Reason: reasonNotMounted, Message: fmt.Sprintf("Job %s failed: %s", f.probe.Name, cmp.Or(failed.Message, failed.Reason))}
 	case pod == nil:
 		return nil, nil
 	}
-	if t := podTrouble(pod); t != nil {
+	if t := podstate.PodTrouble(pod); t != nil {
 		return pod, t
 	}
 	if f.now.Sub(pod.CreationTimestamp.Time) >= fluidPatience { // the kubelet tries again while the FUSE client starts
@@ -223,41 +226,41 @@ func (f *fluidFacts) probeTrouble() (*corev1.Pod, *trouble) {
 		}
 	}
 	if since := startOf(pod); pod.Status.Phase == corev1.PodRunning && f.now.Sub(since) >= probeAnswersWithin {
-		return pod, &trouble{reasonNotMounted, fmt.Sprintf("pod %s has asked for a list of the files since %s and got no answer", pod.Name, since.UTC().Format(time.TimeOnly))}
+		return pod, &podstate.Trouble{Reason: reasonNotMounted, Message: fmt.Sprintf("pod %s has asked for a list of the files since %s and got no answer", pod.Name, since.UTC().Format(time.TimeOnly))}
 	}
 	return pod, nil
 }
 
 // probeCantRun returns why nothing can be said of the mount: no pod of the probe was given a node, which is no fault of the files. The pods of jobs
 // may ask for other nodes, or have a quota of their own.
-func (f *fluidFacts) probeCantRun() *trouble {
+func (f *fluidFacts) probeCantRun() *podstate.Trouble {
 	pod := f.lastProbePod()
 	if pod != nil && pod.Spec.NodeName != "" || f.now.Sub(f.probe.CreationTimestamp.Time) < probeAnswersWithin {
 		return nil
 	}
 	if pod != nil {
-		return podTrouble(pod)
+		return podstate.PodTrouble(pod)
 	}
 	if t := f.warningOf("Job", f.probe.Name); t != nil {
 		return t
 	}
-	return &trouble{reasonNotMounted, fmt.Sprintf("Job %s has no pod", f.probe.Name)}
+	return &podstate.Trouble{Reason: reasonNotMounted, Message: fmt.Sprintf("Job %s has no pod", f.probe.Name)}
 }
 
 // warningOf returns the latest Warning event of an object, if it is recent.
-func (f *fluidFacts) warningOf(kind, name string) *trouble {
+func (f *fluidFacts) warningOf(kind, name string) *podstate.Trouble {
 	var last *corev1.Event
 	for i := range f.warnings {
 		e := &f.warnings[i]
-		recent := !timeOf(e).Before(f.probe.CreationTimestamp.Time) && f.now.Sub(timeOf(e)) < fluidRetriesWithin
-		if recent && e.InvolvedObject.Kind == kind && e.InvolvedObject.Name == name && (last == nil || timeOf(last).Before(timeOf(e))) {
+		recent := !podstate.TimeOf(e).Before(f.probe.CreationTimestamp.Time) && f.now.Sub(podstate.TimeOf(e)) < fluidRetriesWithin
+		if recent && e.InvolvedObject.Kind == kind && e.InvolvedObject.Name == name && (last == nil || podstate.TimeOf(last).Before(podstate.TimeOf(e))) {
 			last = e
 		}
 	}
 	if last == nil {
 		return nil
 	}
-	return &trouble{cmp.Or(word(last.Reason), reasonNotMounted), fmt.Sprintf("%s %s: %s", kind, name, last.Message)}
+	return &podstate.Trouble{Reason: cmp.Or(podstate.Word(last.Reason), reasonNotMounted), Message: fmt.Sprintf("%s %s: %s", kind, name, last.Message)}
 }
 
 func (f *fluidFacts) probeHas(kind batchv1.JobConditionType) *batchv1.JobCondition {
@@ -274,7 +277,7 @@ func hasSucceeded(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodS
 // lastProbePod returns the newest pod of the probe: its Job makes another one when one has failed.
 func (f *fluidFacts) lastProbePod() *corev1.Pod {
 	var last *corev1.Pod
-	for _, pod := range byName(f.probes) {
+	for _, pod := range podstate.ByName(f.probes) {
 		if last == nil || last.CreationTimestamp.Before(&pod.CreationTimestamp) {
 			last = pod
 		}

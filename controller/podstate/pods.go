@@ -1,7 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+// Package podstate finds out which pods run, and what keeps others from it, from their status and the events about them.
+package podstate
 
 import (
 	"cmp"
@@ -15,8 +16,8 @@ import (
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
-// trouble is why a pod does not run: a CamelCase reason for a condition, and a message for people.
-type trouble struct{ reason, message string }
+// Trouble is why a pod does not run: a CamelCase reason for a condition, and a message for people.
+type Trouble struct{ Reason, Message string }
 
 // stuck lists the reasons of waiting containers that need somebody's intervention.
 var stuck = []string{
@@ -24,26 +25,27 @@ var stuck = []string{
 	"CrashLoopBackOff", "RunContainerError",
 }
 
-// troubleOf returns what prevents the pods from running, for the first such pod by name; nil if they only need time.
-func troubleOf(pods []*corev1.Pod) *trouble {
-	for _, pod := range byName(pods) {
-		if t := podTrouble(pod); t != nil {
+// TroubleOf returns what prevents the pods from running, for the first such pod by name; nil if they only need time.
+func TroubleOf(pods []*corev1.Pod) *Trouble {
+	for _, pod := range ByName(pods) {
+		if t := PodTrouble(pod); t != nil {
 			return t
 		}
 	}
 	return nil
 }
 
-func podTrouble(pod *corev1.Pod) *trouble {
+// PodTrouble returns what prevents the pod from running; nil if it runs, needs time, or is being deleted.
+func PodTrouble(pod *corev1.Pod) *Trouble {
 	if pod.DeletionTimestamp != nil {
 		return nil
 	}
 	if pod.Status.Phase == corev1.PodFailed {
-		return &trouble{cmp.Or(word(pod.Status.Reason), "PodFailed"), fmt.Sprintf("pod %s failed: %s", pod.Name, cmp.Or(pod.Status.Message, pod.Status.Reason))}
+		return &Trouble{cmp.Or(Word(pod.Status.Reason), "PodFailed"), fmt.Sprintf("pod %s failed: %s", pod.Name, cmp.Or(pod.Status.Message, pod.Status.Reason))}
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
-			return &trouble{c.Reason, fmt.Sprintf("pod %s can't be scheduled: %s", pod.Name, c.Message)}
+			return &Trouble{c.Reason, fmt.Sprintf("pod %s can't be scheduled: %s", pod.Name, c.Message)}
 		}
 	}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
@@ -55,13 +57,13 @@ func podTrouble(pod *corev1.Pod) *trouble {
 }
 
 // containerTrouble prefers an out-of-memory kill to the back-off that follows it, since the kill is the cause.
-func containerTrouble(pod string, c *corev1.ContainerStatus) *trouble {
+func containerTrouble(pod string, c *corev1.ContainerStatus) *Trouble {
 	if c.Ready {
 		return nil
 	}
 	for _, end := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
 		if end != nil && end.Reason == "OOMKilled" {
-			return &trouble{end.Reason, fmt.Sprintf("pod %s was killed at its memory limit, restarts so far: %d; raise the memory, or cache fewer columns or rows", pod, c.RestartCount)}
+			return &Trouble{end.Reason, fmt.Sprintf("pod %s was killed at its memory limit, restarts so far: %d; raise the memory, or cache fewer columns or rows", pod, c.RestartCount)}
 		}
 	}
 	waiting := c.State.Waiting
@@ -72,11 +74,11 @@ func containerTrouble(pod string, c *corev1.ContainerStatus) *trouble {
 	if end := c.LastTerminationState.Terminated; end != nil {
 		message += fmt.Sprintf("; it ended with exit code %d (%s) before", end.ExitCode, end.Reason)
 	}
-	return &trouble{waiting.Reason, message}
+	return &Trouble{waiting.Reason, message}
 }
 
-// word returns the text if it can be a condition's reason, else "".
-func word(text string) string {
+// Word returns the text if it can be a condition's reason, else "".
+func Word(text string) string {
 	for i, r := range text {
 		letter := r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z'
 		if !letter && (i == 0 || r < '0' || r > '9') {
@@ -86,15 +88,15 @@ func word(text string) string {
 	return text
 }
 
-// runningHeads returns the heads that can be queried, by name.
-func runningHeads(pods []*corev1.Pod) []*corev1.Pod {
-	return slices.DeleteFunc(byName(pods), func(pod *corev1.Pod) bool {
+// RunningHeads returns the heads that can be queried, by name.
+func RunningHeads(pods []*corev1.Pod) []*corev1.Pod {
+	return slices.DeleteFunc(ByName(pods), func(pod *corev1.Pod) bool {
 		return pod.Labels[wellknown.LabelRole] != wellknown.RoleHead || pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil
 	})
 }
 
-// lacksSecret reports whether a pod can't start because the Secret does not exist.
-func lacksSecret(pods []*corev1.Pod, name string) bool {
+// LacksSecret reports whether a pod can't start because the Secret does not exist.
+func LacksSecret(pods []*corev1.Pod, name string) bool {
 	missing := fmt.Sprintf("secret %q not found", name) // k8s.io/kubernetes pkg/kubelet/kubelet_pods.go, which quotes the API server's message
 	return slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
 		return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
@@ -103,7 +105,8 @@ func lacksSecret(pods []*corev1.Pod, name string) bool {
 	})
 }
 
-func isReady(pod *corev1.Pod) bool {
+// IsReady reports whether the pod has the condition Ready.
+func IsReady(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady {
 			return c.Status == corev1.ConditionTrue
@@ -112,7 +115,8 @@ func isReady(pod *corev1.Pod) bool {
 	return false
 }
 
-func runningOf(pods []*corev1.Pod) int {
+// RunningOf counts the pods that run and are not being deleted.
+func RunningOf(pods []*corev1.Pod) int {
 	n := 0
 	for _, pod := range pods {
 		if pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil {
@@ -122,11 +126,12 @@ func runningOf(pods []*corev1.Pod) int {
 	return n
 }
 
-// wantedPods is the number of pods that a LeaderWorkerSet should have.
-func wantedPods(set *lws.LeaderWorkerSet) int32 {
+// WantedPods is the number of pods that a LeaderWorkerSet should have.
+func WantedPods(set *lws.LeaderWorkerSet) int32 {
 	return *set.Spec.Replicas * *set.Spec.LeaderWorkerTemplate.Size
 }
 
-func byName(pods []*corev1.Pod) []*corev1.Pod {
+// ByName returns the pods, sorted by name.
+func ByName(pods []*corev1.Pod) []*corev1.Pod {
 	return slices.SortedFunc(slices.Values(pods), func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 }

@@ -1,7 +1,9 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+// Package workload computes the Kubernetes objects of a cache of a table: its LeaderWorkerSet, Services, policies and variables. It reads
+// no cluster.
+package workload
 
 import (
 	"encoding/json"
@@ -15,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -24,13 +27,13 @@ const (
 	httpPort   = "http"
 )
 
-// desiredObjects are the objects of a cache that exist from its first start until it is deleted, even while its pods are released:
+// Objects are the objects of a cache that exist from its first start until it is deleted, even while its pods are released:
 // they cost nothing, and clients can resolve names again as soon as the pods are back.
-func desiredObjects(dc *v1alpha1.DataCache, watchers []networkingv1.NetworkPolicyPeer) []client.Object {
+func Objects(dc *v1alpha1.DataCache, watchers []networkingv1.NetworkPolicyPeer) []client.Object {
 	return []client.Object{
 		cacheAccount(dc),
 		settings(dc),
-		cacheService(dc),
+		Service(dc),
 		cachePolicy(dc, watchers),
 		cacheBudget(dc),
 	}
@@ -40,7 +43,7 @@ func desiredObjects(dc *v1alpha1.DataCache, watchers []networkingv1.NetworkPolic
 // webhooks of cloud providers add their own tokens according to its annotations.
 func cacheAccount(dc *v1alpha1.DataCache) *corev1.ServiceAccount {
 	account := &corev1.ServiceAccount{
-		ObjectMeta:                   owned(dc, wellknown.CacheName(dc.Name)),
+		ObjectMeta:                   kube.Owned(dc, wellknown.CacheName(dc.Name)),
 		AutomountServiceAccountToken: new(false),
 	}
 	account.Annotations = dc.Spec.Arrow.ServiceAccount.Annotations
@@ -57,9 +60,9 @@ func settings(dc *v1alpha1.DataCache) *corev1.ConfigMap {
 	if err != nil {
 		panic(err) // names and numbers can always be encoded
 	}
-	config := &corev1.ConfigMap{ObjectMeta: owned(dc, wellknown.CacheName(dc.Name)), Data: map[string]string{sharingKey: string(text)}}
+	config := &corev1.ConfigMap{ObjectMeta: kube.Owned(dc, wellknown.CacheName(dc.Name)), Data: map[string]string{sharingKey: string(text)}}
 	if dc.Status.Snapshot != "" {
-		config.Data[envPin] = dc.Status.Snapshot
+		config.Data[EnvPin] = dc.Status.Snapshot
 	}
 	return config
 }
@@ -83,21 +86,22 @@ func mountSharing(dc *v1alpha1.DataCache, pod *corev1.PodSpec) {
 	}}})
 }
 
-// cacheService is the Service through which clients find the head. With one copy it includes a head that is not ready, so that the
+// Service is the Service through which clients find the head. With one copy it includes a head that is not ready, so that the
 // waiting step and people can read its /status; with several copies only ready ones.
-func cacheService(dc *v1alpha1.DataCache) *corev1.Service {
+func Service(dc *v1alpha1.DataCache) *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: owned(dc, wellknown.ServiceName(dc.Name)),
+		ObjectMeta: kube.Owned(dc, wellknown.ServiceName(dc.Name)),
 		Spec: corev1.ServiceSpec{
 			Type:                     corev1.ServiceTypeClusterIP,
-			Selector:                 podsOf(dc, wellknown.RoleHead),
-			Ports:                    servicePorts(),
+			Selector:                 kube.PodsOf(dc, wellknown.RoleHead),
+			Ports:                    ServicePorts(),
 			PublishNotReadyAddresses: dc.Spec.Arrow.Replicas <= 1,
 		},
 	}
 }
 
-func servicePorts() []corev1.ServicePort {
+// ServicePorts are the ports of a Service of a head.
+func ServicePorts() []corev1.ServicePort {
 	port := func(name string, number int32) corev1.ServicePort {
 		return corev1.ServicePort{Name: name, Port: number, TargetPort: intstr.FromString(name), Protocol: corev1.ProtocolTCP}
 	}
@@ -110,14 +114,14 @@ func cachePolicy(dc *v1alpha1.DataCache, watchers []networkingv1.NetworkPolicyPe
 	users := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}} // every pod of this namespace, including the cache's
 	switch access := dc.Spec.Access.Namespaces; access.From {
 	case v1alpha1.AccessNames:
-		users = append(users, fromNamespaces(slices.Sorted(slices.Values(access.Names))...))
+		users = append(users, FromNamespaces(slices.Sorted(slices.Values(access.Names))...))
 	case v1alpha1.AccessSelector:
 		users = append(users, networkingv1.NetworkPolicyPeer{NamespaceSelector: access.Selector})
 	}
 	return &networkingv1.NetworkPolicy{
-		ObjectMeta: owned(dc, wellknown.CacheName(dc.Name)),
+		ObjectMeta: kube.Owned(dc, wellknown.CacheName(dc.Name)),
 		Spec: networkingv1.NetworkPolicySpec{
-			PodSelector: metav1.LabelSelector{MatchLabels: podsOf(dc, "")},
+			PodSelector: metav1.LabelSelector{MatchLabels: kube.PodsOf(dc, "")},
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
 			Ingress: []networkingv1.NetworkPolicyIngressRule{
 				{From: users, Ports: policyPorts(wellknown.FlightPort, wellknown.HTTPPort)},
@@ -127,9 +131,10 @@ func cachePolicy(dc *v1alpha1.DataCache, watchers []networkingv1.NetworkPolicyPe
 	}
 }
 
-func fromNamespaces(names ...string) networkingv1.NetworkPolicyPeer {
+// FromNamespaces admits the pods of the namespaces.
+func FromNamespaces(names ...string) networkingv1.NetworkPolicyPeer {
 	return networkingv1.NetworkPolicyPeer{NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-		{Key: labelNamespaceName, Operator: metav1.LabelSelectorOpIn, Values: names},
+		{Key: kube.LabelNamespaceName, Operator: metav1.LabelSelectorOpIn, Values: names},
 	}}}
 }
 
@@ -145,20 +150,20 @@ func policyPorts(numbers ...int32) []networkingv1.NetworkPolicyPort {
 // that are not ready may always be evicted, since they serve no rows.
 func cacheBudget(dc *v1alpha1.DataCache) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
-		ObjectMeta: owned(dc, wellknown.CacheName(dc.Name)),
+		ObjectMeta: kube.Owned(dc, wellknown.CacheName(dc.Name)),
 		Spec: policyv1.PodDisruptionBudgetSpec{
 			MaxUnavailable:             new(intstr.FromInt32(1)),
-			Selector:                   &metav1.LabelSelector{MatchLabels: podsOf(dc, "")},
+			Selector:                   &metav1.LabelSelector{MatchLabels: kube.PodsOf(dc, "")},
 			UnhealthyPodEvictionPolicy: new(policyv1.AlwaysAllow),
 		},
 	}
 }
 
-// cacheSecret holds the key with which head and data nodes authenticate each other and tickets. It is written once and never read by
+// Secret holds the key with which head and data nodes authenticate each other and tickets. It is written once and never read by
 // the controller, which has no permission to read Secrets.
-func cacheSecret(dc *v1alpha1.DataCache, key string) *corev1.Secret {
+func Secret(dc *v1alpha1.DataCache, key string) *corev1.Secret {
 	return &corev1.Secret{
-		ObjectMeta: owned(dc, secretName(dc)),
+		ObjectMeta: kube.Owned(dc, kube.SecretName(dc)),
 		Immutable:  new(true),
 		Type:       corev1.SecretTypeOpaque,
 		StringData: map[string]string{envSecret: key},

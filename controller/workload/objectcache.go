@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package workload
 
 import (
 	corev1 "k8s.io/api/core/v1"
@@ -22,13 +22,13 @@ const (
 
 // readThrough configures a container to read the table through the object cache, if the DataCache requests it, and returns the pod's
 // volume with the token for it: a token of the pod's ServiceAccount that is bound to the pod and valid only for the object cache.
-func readThrough(dc *v1alpha1.DataCache, server serverConfig, container *corev1.Container) []corev1.Volume {
+func readThrough(dc *v1alpha1.DataCache, server Server, container *corev1.Container) []corev1.Volume {
 	through := dc.Spec.Arrow.ObjectCache
 	if through == nil {
 		return nil
 	}
 	container.Env = append(container.Env,
-		variable(envObjectCache, server.objectCacheURL),
+		variable(envObjectCache, server.ObjectCacheURL),
 		variable(envObjectCacheBucket, through.Bucket),
 		variable(envObjectCacheToken, objectCacheMount+"/token"),
 	)
@@ -36,10 +36,10 @@ func readThrough(dc *v1alpha1.DataCache, server serverConfig, container *corev1.
 	sources := []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
 		Audience: objectCacheAudience, ExpirationSeconds: new(int64(objectCacheExpiry)), Path: "token",
 	}}}
-	if server.objectCacheCA != "" {
+	if server.ObjectCacheCA != "" {
 		container.Env = append(container.Env, variable(envObjectCacheCA, objectCacheMount+"/"+objectCacheCAKey))
 		sources = append(sources, corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{
-			LocalObjectReference: corev1.LocalObjectReference{Name: server.objectCacheCA},
+			LocalObjectReference: corev1.LocalObjectReference{Name: server.ObjectCacheCA},
 			Items:                []corev1.KeyToPath{{Key: objectCacheCAKey, Path: objectCacheCAKey}},
 			Optional:             new(true), // without it the table is read from its bucket
 		}})

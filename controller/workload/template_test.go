@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package workload
 
 import (
 	"testing"
@@ -11,14 +11,15 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/wellknown"
+	"github.com/kubeflow/datacache/test/kit/cachetest"
 )
 
 // TestMergeTemplate checks that every field that users may set reaches the pods, and that no template can detach a pod from its
 // cache.
 func TestMergeTemplate(t *testing.T) {
 	t.Parallel()
-	dc := everything()
-	ours := nodePod(dc, serverConfig{image: "image", secrets: []corev1.LocalObjectReference{{Name: "platform"}}})
+	dc := cachetest.Everything()
+	ours := nodePod(dc, Server{Image: "image", Secrets: []corev1.LocalObjectReference{{Name: "platform"}}})
 	before := ours.DeepCopy()
 	got, err := mergeTemplate(ours, &v1alpha1.PodTemplate{
 		Metadata: v1alpha1.PodMetadata{
@@ -69,7 +70,7 @@ func TestMergeTemplate(t *testing.T) {
 // TestMergeTemplateWithoutContainers checks that a template without containers leaves ours unchanged.
 func TestMergeTemplateWithoutContainers(t *testing.T) {
 	t.Parallel()
-	ours := headPod(minimal(), serverConfig{image: "image"})
+	ours := headPod(cachetest.Minimal(), Server{Image: "image"})
 	got, err := mergeTemplate(ours, &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{SchedulerName: "gang"}})
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package workload
 
 import (
 	"encoding/json"
@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/kube"
 )
 
 // Environment variables of head and data nodes; cmd/cacheserver/flags.go reads them.
@@ -29,7 +30,7 @@ const (
 	envSnapshot   = "SNAPSHOT_ID"
 	envRef        = "SNAPSHOT_REF"
 	envAsOf       = "SNAPSHOT_AS_OF"
-	envPin        = "SNAPSHOT_PIN"
+	EnvPin        = "SNAPSHOT_PIN"
 	envColumns    = "TABLE_COLUMNS"
 	envFilter     = "FILTER"
 	envTrust      = "TRUST_MANIFESTS"
@@ -73,7 +74,7 @@ func sourceEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
 			env = append(env, fromSecret(envToken, name, "token", true), fromSecret(envCredential, name, "credential", true))
 		}
 	}
-	return append(env, fromSecret(envSecret, secretName(dc), envSecret, false))
+	return append(env, fromSecret(envSecret, kube.SecretName(dc), envSecret, false))
 }
 
 // selectionEnv returns the variables that select rows and columns according to the spec. The pinned snapshot is passed through the
@@ -134,6 +135,7 @@ func jsonList(names []string) string {
 	return string(text)
 }
 
-func decimal(n int64) string { return strconv.FormatInt(n, 10) }
+// Decimal formats a number as the value of a variable.
+func Decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 func quantity(text string) resource.Quantity { return resource.MustParse(text) }

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package fluid
 
 import (
 	"cmp"
@@ -17,6 +17,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/engine"
+	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/podstate"
 )
 
 const (
@@ -33,7 +36,7 @@ const (
 
 // Reasons of conditions, besides those of pods that can't start and those of Warning events.
 const (
-	reasonFluidMissing  = "FluidMissing"
+	ReasonMissing       = "FluidMissing"
 	reasonFluidNotReady = "FluidNotReady"
 	reasonWarmUpFailed  = "WarmUpFailed"
 	reasonNotMounted    = "NotMounted"
@@ -61,7 +64,7 @@ func (f *fluidFacts) age() time.Duration { return f.now.Sub(f.dataset.CreationTi
 
 // conditionOfFluid derives the condition of a cache. It does not rely on Fluid's own phases: a Dataset is Bound and Ready while its claim was
 // refused, belongs to somebody else, or can't be mounted (docs/fluid.md has the cases).
-func conditionOfFluid(f *fluidFacts) condition {
+func conditionOfFluid(f *fluidFacts) engine.Condition {
 	if c := f.taken(); c != nil {
 		return *c
 	}
@@ -69,7 +72,7 @@ func conditionOfFluid(f *fluidFacts) condition {
 		return f.unbound()
 	}
 	mounting, unknown := f.mounting()
-	if mounting != nil && mounting.reason != reasonLoading {
+	if mounting != nil && mounting.Reason != engine.ReasonLoading {
 		return *mounting
 	}
 	if f.cache.Spec.Fluid.WarmUp {
@@ -83,63 +86,63 @@ func conditionOfFluid(f *fluidFacts) condition {
 	if c := f.broken(); c != nil {
 		return *c
 	}
-	c := condition{v1alpha1.StateReady, reasonLoaded, fmt.Sprintf("%s can be mounted by claim %s", locations(f.cache.Spec.Fluid), f.claim.Name)}
+	c := engine.Condition{State: v1alpha1.StateReady, Reason: engine.ReasonLoaded, Message: fmt.Sprintf("%s can be mounted by claim %s", locations(f.cache.Spec.Fluid), f.claim.Name)}
 	if unknown != nil {
-		c.message += "; that was not tried: " + unknown.message
+		c.Message += "; that was not tried: " + unknown.Message
 	}
 	return c
 }
 
 // taken returns the condition of a cache whose claim or volume belongs to somebody else.
-func (f *fluidFacts) taken() *condition {
+func (f *fluidFacts) taken() *engine.Condition {
 	dc := f.cache
 	if f.claim != nil && f.claim.Annotations[annotationCreatedBy] != createdByFluid {
-		err := &foreignError{kind: "PersistentVolumeClaim", name: qualified(f.claim), owner: "somebody else than Fluid"}
-		return &condition{v1alpha1.StateFailed, reasonNameTaken, err.Error()}
+		err := &kube.ForeignError{Kind: "PersistentVolumeClaim", Name: kube.Qualified(f.claim), Owner: "somebody else than Fluid"}
+		return &engine.Condition{State: v1alpha1.StateFailed, Reason: engine.ReasonNameTaken, Message: err.Error()}
 	}
 	if f.volume != nil && !isClaimOf(f.volume, dc) {
 		ref := f.volume.Spec.ClaimRef
-		return &condition{v1alpha1.StateFailed, reasonNameTaken, fmt.Sprintf(
+		return &engine.Condition{State: v1alpha1.StateFailed, Reason: engine.ReasonNameTaken, Message: fmt.Sprintf(
 			"Fluid names the volume of %s %s, and the claim %s/%s has a volume of this name: choose another name for one of the two caches",
-			qualified(dc), f.volume.Name, ref.Namespace, ref.Name)}
+			kube.Qualified(dc), f.volume.Name, ref.Namespace, ref.Name)}
 	}
 	return nil
 }
 
 // unbound returns the condition of a cache without a bound claim.
-func (f *fluidFacts) unbound() condition {
-	c := condition{v1alpha1.StatePending, reasonStarting, fmt.Sprintf("its Dataset is %s", cmp.Or(f.dataset.Status.Phase, fluid.NotBoundDatasetPhase))}
+func (f *fluidFacts) unbound() engine.Condition {
+	c := engine.Condition{State: v1alpha1.StatePending, Reason: engine.ReasonStarting, Message: fmt.Sprintf("its Dataset is %s", cmp.Or(f.dataset.Status.Phase, fluid.NotBoundDatasetPhase))}
 	if f.dataset.Status.Phase == fluid.BoundDatasetPhase {
-		c.message = "its Dataset is Bound and has no bound claim yet"
+		c.Message = "its Dataset is Bound and has no bound claim yet"
 	}
 	why, persists := f.trouble()
 	if why == nil {
 		return c
 	}
-	c.reason, c.message = why.reason, c.message+"; "+why.message
+	c.Reason, c.Message = why.Reason, c.Message+"; "+why.Message
 	if persists {
-		c.state = v1alpha1.StateFailed
+		c.State = v1alpha1.StateFailed
 	}
 	return c
 }
 
 // trouble returns what keeps a Dataset from being bound, nil if it only needs time; and whether it has done so for fluidFailsAfter. A condition
 // NotReady stays True after a recovery, so only one that is newer than Ready counts.
-func (f *fluidFacts) trouble() (why *trouble, persists bool) {
-	for _, pod := range byName(f.pods) {
-		if t := podTrouble(pod); t != nil {
+func (f *fluidFacts) trouble() (why *podstate.Trouble, persists bool) {
+	for _, pod := range podstate.ByName(f.pods) {
+		if t := podstate.PodTrouble(pod); t != nil {
 			return t, f.lasts(pod.CreationTimestamp.Time, f.now)
 		}
 	}
 	if f.age() >= fluidPatience {
 		if e := f.warned(); e != nil {
-			t := &trouble{cmp.Or(word(e.Reason), "FluidWarning"), fmt.Sprintf("%s %s: %s", e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Message)}
-			return t, f.lasts(firstTimeOf(e), timeOf(e))
+			t := &podstate.Trouble{Reason: cmp.Or(podstate.Word(e.Reason), "FluidWarning"), Message: fmt.Sprintf("%s %s: %s", e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Message)}
+			return t, f.lasts(podstate.FirstTimeOf(e), podstate.TimeOf(e))
 		}
 	}
 	no, yes := f.datasetCondition(fluid.DatasetNotReady), f.datasetCondition(fluid.DatasetReady)
 	if no != nil && (yes == nil || yes.LastUpdateTime.Before(&no.LastUpdateTime)) {
-		return &trouble{reasonFluidNotReady, "Fluid says: " + cmp.Or(no.Message, no.Reason)}, f.lasts(no.LastTransitionTime.Time, no.LastUpdateTime.Time)
+		return &podstate.Trouble{Reason: reasonFluidNotReady, Message: "Fluid says: " + cmp.Or(no.Message, no.Reason)}, f.lasts(no.LastTransitionTime.Time, no.LastUpdateTime.Time)
 	}
 	return nil, false
 }
@@ -166,7 +169,7 @@ func (f *fluidFacts) warned() *corev1.Event {
 		e := &f.warnings[i]
 		of := &e.InvolvedObject
 		ours := of.UID == f.dataset.UID || f.runtime != nil && of.UID == f.runtime.GetUID() || of.Kind == "PersistentVolumeClaim" && of.Name == f.dataset.Name
-		if ours && !timeOf(e).Before(f.dataset.CreationTimestamp.Time) && (last == nil || timeOf(last).Before(timeOf(e))) {
+		if ours && !podstate.TimeOf(e).Before(f.dataset.CreationTimestamp.Time) && (last == nil || podstate.TimeOf(last).Before(podstate.TimeOf(e))) {
 			last = e
 		}
 	}
@@ -174,21 +177,21 @@ func (f *fluidFacts) warned() *corev1.Event {
 }
 
 // warmingUp returns the condition of a cache whose files are still to be read once; nil if they have been.
-func (f *fluidFacts) warmingUp() *condition {
+func (f *fluidFacts) warmingUp() *engine.Condition {
 	if f.load == nil {
-		return &condition{v1alpha1.StateLoading, reasonLoading, "its DataLoad is asked for"}
+		return &engine.Condition{State: v1alpha1.StateLoading, Reason: engine.ReasonLoading, Message: "its DataLoad is asked for"}
 	}
 	switch f.load.Status.Phase {
 	case common.PhaseComplete:
 		return nil
 	case common.PhaseFailed:
-		return &condition{v1alpha1.StateFailed, reasonWarmUpFailed, fmt.Sprintf("DataLoad %s failed: %s", f.load.Name, operationMessage(f.load.Status.Conditions))}
+		return &engine.Condition{State: v1alpha1.StateFailed, Reason: reasonWarmUpFailed, Message: fmt.Sprintf("DataLoad %s failed: %s", f.load.Name, operationMessage(f.load.Status.Conditions))}
 	}
 	message := fmt.Sprintf("DataLoad %s is %s", f.load.Name, cmp.Or(string(f.load.Status.Phase), string(common.PhasePending)))
 	if percent := f.percent(); percent != nil {
 		message += fmt.Sprintf(", %d%% of the files are cached", *percent)
 	}
-	return &condition{v1alpha1.StateLoading, reasonLoading, message}
+	return &engine.Condition{State: v1alpha1.StateLoading, Reason: engine.ReasonLoading, Message: message}
 }
 
 // operationMessage is why an operation of Fluid failed.
@@ -203,40 +206,40 @@ func operationMessage(conditions []fluid.Condition) string {
 
 // broken returns the condition of a cache whose claim is bound and whose FUSE clients or workers don't run; nil if all do. Fluid counts a FUSE
 // client as unavailable while it starts, so its pod must have a trouble or be late.
-func (f *fluidFacts) broken() *condition {
+func (f *fluidFacts) broken() *engine.Condition {
 	if f.runtime == nil {
-		return &condition{v1alpha1.StateDegraded, reasonStarting, fmt.Sprintf("%s %s is gone", runtimeKind(f.cache.Spec.Fluid.Runtime.Kind), f.dataset.Name)}
+		return &engine.Condition{State: v1alpha1.StateDegraded, Reason: engine.ReasonStarting, Message: fmt.Sprintf("%s %s is gone", runtimeKind(f.cache.Spec.Fluid.Runtime.Kind), f.dataset.Name)}
 	}
 	status := f.runtime.GetStatus()
 	if status.FuseNumberUnavailable > 0 {
 		if pod, why := f.brokenFuse(); why != nil {
-			c := &condition{v1alpha1.StateDegraded, why.reason, fmt.Sprintf("the files can't be mounted on node %s: %s", pod.Spec.NodeName, why.message)}
+			c := &engine.Condition{State: v1alpha1.StateDegraded, Reason: why.Reason, Message: fmt.Sprintf("the files can't be mounted on node %s: %s", pod.Spec.NodeName, why.Message)}
 			if status.FuseNumberReady == 0 && f.now.Sub(pod.CreationTimestamp.Time) >= fluidFailsAfter {
-				c.state = v1alpha1.StateFailed
+				c.State = v1alpha1.StateFailed
 			}
 			return c
 		}
 	}
 	if missing := status.DesiredWorkerNumberScheduled - status.WorkerNumberReady; missing > 0 {
-		c := &condition{v1alpha1.StateDegraded, reasonWorkers, fmt.Sprintf("%d of %d workers don't run", missing, status.DesiredWorkerNumberScheduled)}
-		if why := troubleOf(f.pods); why != nil {
-			c.reason, c.message = why.reason, c.message+": "+why.message
+		c := &engine.Condition{State: v1alpha1.StateDegraded, Reason: reasonWorkers, Message: fmt.Sprintf("%d of %d workers don't run", missing, status.DesiredWorkerNumberScheduled)}
+		if why := podstate.TroubleOf(f.pods); why != nil {
+			c.Reason, c.Message = why.Reason, c.Message+": "+why.Message
 		}
 		return c
 	}
 	return nil
 }
 
-func (f *fluidFacts) brokenFuse() (*corev1.Pod, *trouble) {
-	for _, pod := range byName(f.pods) {
-		if !strings.Contains(pod.Name, "-fuse-") || isReady(pod) {
+func (f *fluidFacts) brokenFuse() (*corev1.Pod, *podstate.Trouble) {
+	for _, pod := range podstate.ByName(f.pods) {
+		if !strings.Contains(pod.Name, "-fuse-") || podstate.IsReady(pod) {
 			continue
 		}
-		if why := podTrouble(pod); why != nil {
+		if why := podstate.PodTrouble(pod); why != nil {
 			return pod, why
 		}
 		if f.now.Sub(pod.CreationTimestamp.Time) >= fuseStartsWithin {
-			return pod, &trouble{reasonFuse, fmt.Sprintf("pod %s is not ready", pod.Name)}
+			return pod, &podstate.Trouble{Reason: reasonFuse, Message: fmt.Sprintf("pod %s is not ready", pod.Name)}
 		}
 	}
 	return nil, nil

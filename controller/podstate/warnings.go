@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package podstate
 
 import (
 	"cmp"
@@ -24,11 +24,11 @@ const (
 	warningsAge = 2 * time.Second
 )
 
-// warnings reads the Warning events of namespaces, which are the only source for why a StatefulSet can't create its pods or a volume
+// Warnings reads the Warning events of namespaces, which are the only source for why a StatefulSet can't create its pods or a volume
 // can't be mounted. Events are read once per warningsAge, however many caches of a namespace wait. It is safe for concurrent use.
-type warnings struct {
-	live client.Reader
-	now  func() time.Time
+type Warnings struct {
+	Live client.Reader
+	Now  func() time.Time
 
 	mu   sync.Mutex
 	kept map[string]namespaceWarnings
@@ -39,10 +39,11 @@ type namespaceWarnings struct {
 	events []corev1.Event
 }
 
-func (w *warnings) of(ctx context.Context, namespace string) ([]corev1.Event, error) {
+// Of returns the Warning events of a namespace, which must not be changed.
+func (w *Warnings) Of(ctx context.Context, namespace string) ([]corev1.Event, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock() // held while reading too: concurrent callers need the same result
-	now := w.now()
+	now := w.Now()
 	if kept, ok := w.kept[namespace]; ok && now.Sub(kept.read) < warningsAge {
 		return kept.events, nil
 	}
@@ -52,7 +53,7 @@ func (w *warnings) of(ctx context.Context, namespace string) ([]corev1.Event, er
 		}
 	}
 	var list corev1.EventList
-	if err := w.live.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"type": corev1.EventTypeWarning}); err != nil {
+	if err := w.Live.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"type": corev1.EventTypeWarning}); err != nil {
 		return nil, fmt.Errorf("list Warning events of namespace %s: %w", namespace, err)
 	}
 	if w.kept == nil {
@@ -62,12 +63,12 @@ func (w *warnings) of(ctx context.Context, namespace string) ([]corev1.Event, er
 	return list.Items, nil
 }
 
-// needsWarnings reports whether the pods have been incomplete for so long, without a visible cause, that events should be read.
-func needsWarnings(set *lws.LeaderWorkerSet, pods []*corev1.Pod, now time.Time) bool {
-	if now.Sub(newest(set, pods)) < warningPatience || troubleOf(pods) != nil {
+// NeedsWarnings reports whether the pods have been incomplete for so long, without a visible cause, that events should be read.
+func NeedsWarnings(set *lws.LeaderWorkerSet, pods []*corev1.Pod, now time.Time) bool {
+	if now.Sub(newest(set, pods)) < warningPatience || TroubleOf(pods) != nil {
 		return false
 	}
-	return len(pods) < int(wantedPods(set)) || slices.ContainsFunc(pods, isStarting)
+	return len(pods) < int(WantedPods(set)) || slices.ContainsFunc(pods, isStarting)
 }
 
 // newest is the creation time of the last pod, or of the set if there is none.
@@ -88,24 +89,24 @@ func isStarting(pod *corev1.Pod) bool {
 	})
 }
 
-// troubleOfEvents returns what the newest relevant event says about pods that are missing or don't start; nil if there is none. An
+// TroubleOfEvents returns what the newest relevant event says about pods that are missing or don't start; nil if there is none. An
 // event about a set that is older than one of its pods is obsolete.
-func troubleOfEvents(set *lws.LeaderWorkerSet, pods []*corev1.Pod, events []corev1.Event) *trouble {
+func TroubleOfEvents(set *lws.LeaderWorkerSet, pods []*corev1.Pod, events []corev1.Event) *Trouble {
 	made := newest(set, pods).Truncate(time.Second)
-	missing := len(pods) < int(wantedPods(set))
+	missing := len(pods) < int(WantedPods(set))
 	var last *corev1.Event
 	for i := range events {
 		e := &events[i]
-		ofSet := missing && strings.HasPrefix(e.Reason, "Failed") && isOfSet(set, e) && !timeOf(e).Before(made)
+		ofSet := missing && strings.HasPrefix(e.Reason, "Failed") && isOfSet(set, e) && !TimeOf(e).Before(made)
 		ofPod := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return isStarting(pod) && e.InvolvedObject.UID == pod.UID })
-		if (ofSet || ofPod) && (last == nil || timeOf(last).Before(timeOf(e))) {
+		if (ofSet || ofPod) && (last == nil || TimeOf(last).Before(TimeOf(e))) {
 			last = e
 		}
 	}
 	if last == nil {
 		return nil
 	}
-	return &trouble{cmp.Or(word(last.Reason), "PodsFailed"), fmt.Sprintf("%s %s: %s", last.InvolvedObject.Kind, last.InvolvedObject.Name, last.Message)}
+	return &Trouble{cmp.Or(Word(last.Reason), "PodsFailed"), fmt.Sprintf("%s %s: %s", last.InvolvedObject.Kind, last.InvolvedObject.Name, last.Message)}
 }
 
 // isOfSet reports whether an event is about the LeaderWorkerSet or one of its StatefulSets: <name> for heads, <name>-<copy> for data
@@ -122,16 +123,16 @@ func isOfSet(set *lws.LeaderWorkerSet, e *corev1.Event) bool {
 	return false
 }
 
-// firstTimeOf is when an event, of either events API, was first observed.
-func firstTimeOf(e *corev1.Event) time.Time {
+// FirstTimeOf is when an event, of either events API, was first observed.
+func FirstTimeOf(e *corev1.Event) time.Time {
 	if e.FirstTimestamp.IsZero() {
 		return e.CreationTimestamp.Time
 	}
 	return e.FirstTimestamp.Time
 }
 
-// timeOf is when an event, of either events API, was last observed.
-func timeOf(e *corev1.Event) time.Time {
+// TimeOf is when an event, of either events API, was last observed.
+func TimeOf(e *corev1.Event) time.Time {
 	last := e.CreationTimestamp.Time
 	seen := []time.Time{e.LastTimestamp.Time, e.EventTime.Time}
 	if e.Series != nil {

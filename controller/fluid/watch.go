@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package fluid
 
 import (
 	"context"
@@ -21,18 +21,18 @@ import (
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
-// fluidWatches starts to watch Fluid's kinds when the first cache needs them: an informer of a kind that does not exist would never sync, and
+// Watches starts to watch Fluid's kinds when the first cache needs them: an informer of a kind that does not exist would never sync, and
 // Fluid may be installed while the manager runs. It is safe for concurrent use.
-type fluidWatches struct {
-	cache      cache.Cache
-	controller ctrlcontroller.Controller // set before the manager starts
+type Watches struct {
+	Cache      cache.Cache
+	Controller ctrlcontroller.Controller // set before the manager starts
 
 	mu      sync.Mutex
 	started map[string]bool // by kind
 }
 
 // start watches the kinds of the cache, which must exist, unless they are watched already.
-func (w *fluidWatches) start(files *v1alpha1.FluidCache) error {
+func (w *Watches) start(files *v1alpha1.FluidCache) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wanted := map[string]client.Object{"Dataset": &fluid.Dataset{}, runtimeKind(files.Runtime.Kind): newFluidRuntime(files.Runtime.Kind)}
@@ -43,7 +43,7 @@ func (w *fluidWatches) start(files *v1alpha1.FluidCache) error {
 		if w.started[kind] {
 			continue
 		}
-		if err := w.controller.Watch(ctrlsource.Kind(w.cache, object, handler.EnqueueRequestsFromMapFunc(cacheOfFluid))); err != nil {
+		if err := w.Controller.Watch(ctrlsource.Kind(w.Cache, object, handler.EnqueueRequestsFromMapFunc(cacheOfFluid))); err != nil {
 			return fmt.Errorf("watch %ss: %w", kind, err)
 		}
 		if w.started == nil {
@@ -55,7 +55,7 @@ func (w *fluidWatches) start(files *v1alpha1.FluidCache) error {
 }
 
 // any reports whether a kind is watched.
-func (w *fluidWatches) any() bool {
+func (w *Watches) any() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.started) > 0
@@ -68,5 +68,5 @@ func cacheOfFluid(_ context.Context, object client.Object) []reconcile.Request {
 	if name == "" || labels[wellknown.LabelManagedBy] != wellknown.ManagedBy {
 		return nil
 	}
-	return []reconcile.Request{requestFor(types.NamespacedName{Namespace: object.GetNamespace(), Name: name})}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}}
 }

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package workload
 
 import (
 	"crypto/sha256"
@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,54 +17,55 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // terminationGrace is the server's --grace (20 s for running streams) plus some seconds to exit.
 const terminationGrace = 30
 
-// serverConfig is the cache server's image, its pull settings, and the object cache that it may read through.
-type serverConfig struct {
-	image          string
-	policy         corev1.PullPolicy
-	secrets        []corev1.LocalObjectReference
-	objectCacheURL string
-	objectCacheCA  string            // Options.ObjectCacheCA
-	traces         map[string]string // Options.TracesEnv
+// Server is the cache server's image, its pull settings, and the object cache that it may read through.
+type Server struct {
+	Image          string
+	Policy         corev1.PullPolicy
+	Secrets        []corev1.LocalObjectReference
+	ObjectCacheURL string
+	ObjectCacheCA  string            // Options.ObjectCacheCA
+	Traces         map[string]string // Options.TracesEnv
 }
 
-// leaderWorkerSet returns the cache's LeaderWorkerSet: the head is the leader and the data nodes are workers; each group is a copy of
+// LeaderWorkerSet returns the cache's LeaderWorkerSet: the head is the leader and the data nodes are workers; each group is a copy of
 // the table. It fails only if the DataCache's pod template can't be merged.
 //
 // Three settings are essential. Startup policy LeaderCreated: a head is ready only when its nodes have loaded, so nodes must not wait
 // for it. Restart policy None: a restarted data node loads its own rows again, which the head notices, and the rest of the copy stays
 // in memory. rolloutStrategy and networkConfig are always set, because LWS dereferences them even if its webhook is disabled
 // (leaderworkerset_controller.go:293).
-func leaderWorkerSet(dc *v1alpha1.DataCache, server serverConfig) (*lws.LeaderWorkerSet, error) {
+func LeaderWorkerSet(dc *v1alpha1.DataCache, server Server) (*lws.LeaderWorkerSet, error) {
 	arrow := dc.Spec.Arrow
-	meta := owned(dc, wellknown.CacheName(dc.Name))
+	meta := kube.Owned(dc, wellknown.CacheName(dc.Name))
 	hash, err := podSettingsHash(dc)
 	if err != nil {
 		return nil, err
 	}
-	meta.Annotations = map[string]string{annotationPodSettings: hash}
-	for _, label := range []string{labelQueue, labelPriority} {
+	meta.Annotations = map[string]string{kube.AnnotationPodSettings: hash}
+	for _, label := range []string{kube.LabelQueue, kube.LabelPriority} {
 		if value, ok := dc.Labels[label]; ok {
 			meta.Labels[label] = value
 		}
 	}
 	leader, err := mergeTemplate(headPod(dc, server), arrow.Head.Template)
 	if err != nil {
-		return nil, &templateError{"spec.arrow.head.template", err}
+		return nil, &TemplateError{"spec.arrow.head.template", err}
 	}
 	worker, err := mergeTemplate(nodePod(dc, server), arrow.DataNode.Template)
 	if err != nil {
-		return nil, &templateError{"spec.arrow.dataNode.template", err}
+		return nil, &TemplateError{"spec.arrow.dataNode.template", err}
 	}
-	addTraces(&leader.Spec, wellknown.RoleHead, dc, server.traces)
-	addTraces(&worker.Spec, wellknown.RoleNode, dc, server.traces)
-	tolerateOutages(&leader.Spec)
-	tolerateOutages(&worker.Spec)
+	addTraces(&leader.Spec, wellknown.RoleHead, dc, server.Traces)
+	addTraces(&worker.Spec, wellknown.RoleNode, dc, server.Traces)
+	TolerateOutages(&leader.Spec)
+	TolerateOutages(&worker.Spec)
 	return &lws.LeaderWorkerSet{
 		ObjectMeta: meta,
 		Spec: lws.LeaderWorkerSetSpec{
@@ -113,33 +115,33 @@ func podSettingsHash(dc *v1alpha1.DataCache) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-func headPod(dc *v1alpha1.DataCache, server serverConfig) corev1.PodTemplateSpec {
+func headPod(dc *v1alpha1.DataCache, server Server) corev1.PodTemplateSpec {
 	resources := sized(dc.Spec.Arrow.Head.Resources, corev1.ResourceList{corev1.ResourceCPU: quantity("1"), corev1.ResourceMemory: quantity("1Gi")})
 	env := append(sourceEnv(dc), selectionEnv(dc)...)
 	// A head's memory is all Go heap (plan and footers); data nodes keep rows outside the heap, under their own limit.
 	memory := resources.Limits[corev1.ResourceMemory]
-	env = append(env, variable(envGoMemory, decimal(memory.Value()/10*9)))
+	env = append(env, variable(envGoMemory, Decimal(memory.Value()/10*9)))
 	return podTemplate(dc, wellknown.RoleHead, server, cacheContainer(dc, wellknown.RoleHead, env, resources))
 }
 
-func nodePod(dc *v1alpha1.DataCache, server serverConfig) corev1.PodTemplateSpec {
+func nodePod(dc *v1alpha1.DataCache, server Server) corev1.PodTemplateSpec {
 	resources := sized(dc.Spec.Arrow.DataNode.Resources, corev1.ResourceList{corev1.ResourceCPU: quantity("2"), corev1.ResourceMemory: quantity("2Gi")})
 	machine := corev1.EnvVar{Name: envMachine, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}}
 	template := podTemplate(dc, wellknown.RoleNode, server, cacheContainer(dc, wellknown.RoleNode, append(sourceEnv(dc), machine), resources))
 	mountSharing(dc, &template.Spec)
 	template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
-		MaxSkew: 1, TopologyKey: labelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
-		LabelSelector: &metav1.LabelSelector{MatchLabels: podsOf(dc, wellknown.RoleNode)},
+		MaxSkew: 1, TopologyKey: kube.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: kube.PodsOf(dc, wellknown.RoleNode)},
 	}}
 	return template
 }
 
 // podTemplate satisfies the restricted Pod Security Standard. The user is the image's, which is not root.
-func podTemplate(dc *v1alpha1.DataCache, role string, server serverConfig, container corev1.Container) corev1.PodTemplateSpec {
-	container.Image, container.ImagePullPolicy = server.image, server.policy
+func podTemplate(dc *v1alpha1.DataCache, role string, server Server, container corev1.Container) corev1.PodTemplateSpec {
+	container.Image, container.ImagePullPolicy = server.Image, server.Policy
 	volumes := readThrough(dc, server, &container)
-	labels := cacheLabels(dc)
-	maps.Copy(labels, podsOf(dc, role))
+	labels := kube.CacheLabels(dc)
+	maps.Copy(labels, kube.PodsOf(dc, role))
 	if unique, ok := dc.Labels[wellknown.LabelPlacement]; ok {
 		labels[wellknown.LabelPlacement] = unique
 	}
@@ -151,7 +153,7 @@ func podTemplate(dc *v1alpha1.DataCache, role string, server serverConfig, conta
 		Spec: corev1.PodSpec{
 			Containers:                    []corev1.Container{container},
 			Volumes:                       volumes,
-			ImagePullSecrets:              server.secrets,
+			ImagePullSecrets:              server.Secrets,
 			ServiceAccountName:            wellknown.CacheName(dc.Name),
 			AutomountServiceAccountToken:  new(false),
 			EnableServiceLinks:            new(false),
@@ -231,4 +233,19 @@ func sized(given corev1.ResourceRequirements, defaults corev1.ResourceList) core
 	maps.Copy(out.Requests, out.Limits)
 	maps.Copy(out.Requests, given.Requests)
 	return out
+}
+
+// OutageSeconds is how long the pods of a cache stay bound to a machine that is not ready or does not answer, in seconds. Kubernetes'
+// default is 300, by when loaders have given up. Rows survive an outage that is shorter.
+const OutageSeconds = 30
+
+// TolerateOutages lets the pod's eviction begin OutageSeconds after its machine failed, unless the user's template says when.
+func TolerateOutages(pod *corev1.PodSpec) {
+	for _, taint := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+		t := corev1.Toleration{Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(OutageSeconds))}
+		given := func(u corev1.Toleration) bool { return u.Key == taint && (u.Effect == t.Effect || u.Effect == "") }
+		if !slices.ContainsFunc(pod.Tolerations, given) {
+			pod.Tolerations = append(pod.Tolerations, t)
+		}
+	}
 }

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package fluid
 
 import (
 	"strings"
@@ -341,12 +341,12 @@ func TestFluidStates(t *testing.T) {
 			f := fluidReady()
 			tt.edit(f)
 			got := conditionOfFluid(f)
-			if got.state != tt.state || got.reason != tt.reason {
-				t.Errorf("it is %s, %s: %s; want %s, %s", got.state, got.reason, got.message, tt.state, tt.reason)
+			if got.State != tt.state || got.Reason != tt.reason {
+				t.Errorf("it is %s, %s: %s; want %s, %s", got.State, got.Reason, got.Message, tt.state, tt.reason)
 			}
 			for _, part := range tt.message {
-				if !strings.Contains(got.message, part) {
-					t.Errorf("%q does not hold %q", got.message, part)
+				if !strings.Contains(got.Message, part) {
+					t.Errorf("%q does not hold %q", got.Message, part)
 				}
 			}
 		})
@@ -361,39 +361,5 @@ func TestFluidPercent(t *testing.T) {
 		if want < 0 && got != nil || want >= 0 && (got == nil || *got != want) {
 			t.Errorf("%q is %v, want %d", text, got, want)
 		}
-	}
-}
-
-// TestWaitStatus checks what a step that waits is told. None may mount files before the cache knows its TrainJob as a user.
-func TestWaitStatus(t *testing.T) {
-	status := func(state v1alpha1.State, reason string, users ...string) v1alpha1.DataCacheStatus {
-		return v1alpha1.DataCacheStatus{
-			State: state, UsedBy: users, Users: int32(len(users)),
-			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Reason: reason, Message: "why"}},
-		}
-	}
-	many := status(v1alpha1.StateReady, "Loaded", "team-a/other")
-	many.Users = 101
-	for name, tt := range map[string]struct {
-		status v1alpha1.DataCacheStatus
-		want   waitStatus
-	}{
-		"new":             {v1alpha1.DataCacheStatus{}, waitStatus{v1alpha1.StatePending, "the controller has not seen it yet"}},
-		"ready":           {status(v1alpha1.StateReady, "Loaded", "team-a/train"), waitStatus{v1alpha1.StateReady, "why"}},
-		"ready for many":  {many, waitStatus{v1alpha1.StateReady, "why"}},
-		"ready for other": {status(v1alpha1.StateReady, "Loaded", "team-a/other"), waitStatus{v1alpha1.StatePending, "DataCache pictures is ready and does not know TrainJob train as its user yet"}},
-		"ready for none":  {status(v1alpha1.StateReady, "Loaded"), waitStatus{v1alpha1.StatePending, "DataCache pictures is ready and does not know TrainJob train as its user yet"}},
-		"an obstacle":     {status(v1alpha1.StatePending, "FluidMissing", "team-a/train"), waitStatus{v1alpha1.StatePending, "FluidMissing: why"}},
-		"name taken":      {status(v1alpha1.StatePending, "NameTaken", "team-a/train"), waitStatus{v1alpha1.StateFailed, "why"}},
-		"failed":          {status(v1alpha1.StateFailed, "LoadFailed", "team-a/train"), waitStatus{v1alpha1.StateFailed, "why"}},
-		"released":        {status(v1alpha1.StateReleased, "Released"), waitStatus{v1alpha1.StateReleased, "why"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dc := files()
-			dc.Status = tt.status
-			if got := waitStatusOf(dc, "train"); got != tt.want {
-				t.Errorf("it is told %+v, want %+v", got, tt.want)
-			}
-		})
 	}
 }

@@ -1,7 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+// Package fluid runs caches of files with Fluid. Nothing else depends on Fluid but the types that the manager registers.
+package fluid
 
 import (
 	"context"
@@ -18,54 +19,59 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/engine"
+	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/podstate"
 	"github.com/kubeflow/datacache/internal/admit"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
-// fluidEngine caches files with Fluid: a Dataset with a runtime, for which Fluid makes a claim of the DataCache's name. Only the files
-// fluid*.go depend on Fluid. All reads go to the API server: no informer can exist for kinds that may be missing, and a claim must never be
-// called usable because an informer has not yet seen that its Dataset is being deleted.
-type fluidEngine struct {
-	applier
-	mapper   meta.RESTMapper
-	gate     inject.Gate // image of the probe
-	warnings *warnings
-	watches  *fluidWatches
-	now      func() time.Time
-	off      bool // the manager has no rights to Fluid's kinds (component fluid): nothing is read or made
+// Engine caches files with Fluid: a Dataset with a runtime, for which Fluid makes a claim of the DataCache's name. All reads
+// go to the API server: no informer can exist for kinds that may be missing, and a claim must never be called usable because an informer has
+// not yet seen that its Dataset is being deleted. All fields are required but Off. It is safe for concurrent use.
+type Engine struct {
+	kube.Applier
+	Mapper   meta.RESTMapper
+	Gate     inject.Gate // image of the probe
+	Warnings *podstate.Warnings
+	Watches  *Watches
+	Users    func(ctx context.Context, dc *v1alpha1.DataCache) ([]string, error) // TrainJobs that use the cache now, as <namespace>/<name>
+	Now      func() time.Time
+	Off      bool // the manager has no rights to Fluid's kinds (component fluid): nothing is read or made
 }
 
-var _ engine = (*fluidEngine)(nil)
+var _ engine.Engine = (*Engine)(nil)
 
-// fluidMissingError says that Fluid is not installed, or not that kind of runtime; without a kind, that the component fluid is not.
-type fluidMissingError struct{ kind string }
+// MissingError says that Fluid is not installed, or not that kind of runtime; without a kind, that the component fluid is not.
+type MissingError struct{ kind string }
 
-func (e *fluidMissingError) Error() string {
+func (e *MissingError) Error() string {
 	if e.kind == "" {
 		return admit.FilesOff
 	}
 	return admit.MissingText(e.kind)
 }
 
-func (*fluidEngine) describe(dc *v1alpha1.DataCache) (parts, data string) {
+// Describe implements engine.Engine.
+func (*Engine) Describe(dc *v1alpha1.DataCache) (parts, data string) {
 	return fmt.Sprintf("a Dataset and a %s of Fluid", runtimeKind(dc.Spec.Fluid.Runtime.Kind)), locations(dc.Spec.Fluid)
 }
 
-// provision creates the Dataset first, so that it can own the runtime: Fluid binds the two when both exist. Nothing is updated later but the
+// Provision creates the Dataset first, so that it can own the runtime: Fluid binds the two when both exist. Nothing is updated later but the
 // number of workers.
-func (e *fluidEngine) provision(ctx context.Context, dc *v1alpha1.DataCache) error {
-	if e.off {
-		return &fluidMissingError{}
+func (e *Engine) Provision(ctx context.Context, dc *v1alpha1.DataCache) error {
+	if e.Off {
+		return &MissingError{}
 	}
-	kind, err := admit.MissingKind(e.mapper, dc.Spec.Fluid)
+	kind, err := admit.MissingKind(e.Mapper, dc.Spec.Fluid)
 	if err != nil {
 		return err
 	}
 	if kind != "" {
-		return &fluidMissingError{kind}
+		return &MissingError{kind}
 	}
-	if err := e.watches.start(dc.Spec.Fluid); err != nil {
+	if err := e.Watches.start(dc.Spec.Fluid); err != nil {
 		return err
 	}
 	set, err := e.provideDataset(ctx, dc)
@@ -90,9 +96,9 @@ func (e *fluidEngine) provision(ctx context.Context, dc *v1alpha1.DataCache) err
 }
 
 // provideDataset returns the cache's Dataset, which it creates if nothing in the cluster has the names that Fluid would use.
-func (e *fluidEngine) provideDataset(ctx context.Context, dc *v1alpha1.DataCache) (*fluid.Dataset, error) {
+func (e *Engine) provideDataset(ctx context.Context, dc *v1alpha1.DataCache) (*fluid.Dataset, error) {
 	want := dataset(dc)
-	have, err := find(ctx, e.live, &fluid.Dataset{}, dc.Namespace, dc.Name)
+	have, err := find(ctx, e.Live, &fluid.Dataset{}, dc.Namespace, dc.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -103,15 +109,15 @@ func (e *fluidEngine) provideDataset(ctx context.Context, dc *v1alpha1.DataCache
 		return want, e.create(ctx, want)
 	}
 	if have.DeletionTimestamp == nil || !isOurs(have, dc.Name) {
-		err = foreign("Dataset", have, want)
+		err = kube.Foreign("Dataset", have, want)
 	}
 	return have, err
 }
 
 // namesAreFree returns an error if an object exists that Fluid would take for the Dataset's: a runtime of any kind, a claim, or a volume.
-func (e *fluidEngine) namesAreFree(ctx context.Context, dc *v1alpha1.DataCache) error {
+func (e *Engine) namesAreFree(ctx context.Context, dc *v1alpha1.DataCache) error {
 	for _, kind := range fluidKindsKnown {
-		other, err := find(ctx, e.live, newFluidRuntime(kind), dc.Namespace, dc.Name)
+		other, err := find(ctx, e.Live, newFluidRuntime(kind), dc.Namespace, dc.Name)
 		if err != nil {
 			return err
 		}
@@ -119,14 +125,14 @@ func (e *fluidEngine) namesAreFree(ctx context.Context, dc *v1alpha1.DataCache) 
 			return leftover(runtimeKind(kind), other, isOurs(other, dc.Name))
 		}
 	}
-	claim, err := find(ctx, e.live, &corev1.PersistentVolumeClaim{}, dc.Namespace, dc.Name)
+	claim, err := find(ctx, e.Live, &corev1.PersistentVolumeClaim{}, dc.Namespace, dc.Name)
 	if err != nil {
 		return err
 	}
 	if claim != nil {
 		return leftover("PersistentVolumeClaim", claim, claim.Annotations[annotationCreatedBy] == createdByFluid)
 	}
-	volume, err := find(ctx, e.live, &corev1.PersistentVolume{}, "", volumeName(dc))
+	volume, err := find(ctx, e.Live, &corev1.PersistentVolume{}, "", volumeName(dc))
 	if err != nil || volume == nil {
 		return err
 	}
@@ -136,9 +142,9 @@ func (e *fluidEngine) namesAreFree(ctx context.Context, dc *v1alpha1.DataCache) 
 // leftover is the error for an object in the way: of an earlier Dataset, which will be deleted, or of somebody else.
 func leftover(kind string, object client.Object, earlier bool) error {
 	if earlier {
-		return fmt.Errorf("%s %s: %w", kind, object.GetName(), errGoing)
+		return fmt.Errorf("%s %s: %w", kind, object.GetName(), kube.ErrGoing)
 	}
-	return &foreignError{kind: kind, name: qualified(object), owner: "nobody that datacache knows"}
+	return &kube.ForeignError{Kind: kind, Name: kube.Qualified(object), Owner: "nobody that datacache knows"}
 }
 
 // isOurs reports whether an object was made for a DataCache of this name, maybe an earlier one.
@@ -147,9 +153,9 @@ func isOurs(object client.Object, cache string) bool {
 	return labels[wellknown.LabelManagedBy] == wellknown.ManagedBy && labels[wellknown.LabelCache] == cache
 }
 
-func (e *fluidEngine) provideRuntime(ctx context.Context, dc *v1alpha1.DataCache, set *fluid.Dataset) error {
+func (e *Engine) provideRuntime(ctx context.Context, dc *v1alpha1.DataCache, set *fluid.Dataset) error {
 	kind := runtimeKind(dc.Spec.Fluid.Runtime.Kind)
-	have, err := find(ctx, e.live, newFluidRuntime(dc.Spec.Fluid.Runtime.Kind), dc.Namespace, dc.Name)
+	have, err := find(ctx, e.Live, newFluidRuntime(dc.Spec.Fluid.Runtime.Kind), dc.Namespace, dc.Name)
 	if err != nil {
 		return err
 	}
@@ -164,14 +170,14 @@ func (e *fluidEngine) provideRuntime(ctx context.Context, dc *v1alpha1.DataCache
 	}
 	before, _ := have.DeepCopyObject().(fluidRuntime) // DeepCopyObject returns the same type
 	setReplicas(have, dc.Spec.Fluid.Runtime.Replicas)
-	if err := e.client.Patch(ctx, have, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return e.failed("patch", have, err)
+	if err := e.Client.Patch(ctx, have, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return e.Failed("patch", have, err)
 	}
 	return nil
 }
 
-func (e *fluidEngine) provideLoad(ctx context.Context, dc *v1alpha1.DataCache, set *fluid.Dataset) error {
-	have, err := find(ctx, e.live, &fluid.DataLoad{}, dc.Namespace, warmUpName(dc))
+func (e *Engine) provideLoad(ctx context.Context, dc *v1alpha1.DataCache, set *fluid.Dataset) error {
+	have, err := find(ctx, e.Live, &fluid.DataLoad{}, dc.Namespace, warmUpName(dc))
 	if err != nil {
 		return err
 	}
@@ -185,15 +191,15 @@ func (e *fluidEngine) provideLoad(ctx context.Context, dc *v1alpha1.DataCache, s
 }
 
 // create creates an object that did not exist a moment ago.
-func (e *fluidEngine) create(ctx context.Context, object client.Object) error {
-	err := e.client.Create(ctx, object)
+func (e *Engine) create(ctx context.Context, object client.Object) error {
+	err := e.Client.Create(ctx, object)
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		return fmt.Errorf("%s %s: %w", e.kind(object), qualified(object), errGoing) // errGoing makes the controller try again
+		return fmt.Errorf("%s %s: %w", e.Kind(object), kube.Qualified(object), kube.ErrGoing) // it makes the controller try again
 	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return &fluidMissingError{e.kind(object)} // its CRD was removed
+		return &MissingError{e.Kind(object)} // its CRD was removed
 	case err != nil:
-		return e.failed("create", object, err)
+		return e.Failed("create", object, err)
 	}
 	return nil
 }
@@ -211,13 +217,13 @@ func find[T client.Object](ctx context.Context, live client.Reader, object T, na
 	return object, nil
 }
 
-// observe reads the Dataset and, depending on how far it is, what explains its state.
-func (e *fluidEngine) observe(ctx context.Context, dc *v1alpha1.DataCache) (observation, error) {
-	out := observation{claimName: dc.Name}
-	if e.off {
+// Observe reads the Dataset and, depending on how far it is, what explains its state.
+func (e *Engine) Observe(ctx context.Context, dc *v1alpha1.DataCache) (engine.Observation, error) {
+	out := engine.Observation{ClaimName: dc.Name}
+	if e.Off {
 		return out, nil
 	}
-	set, err := find(ctx, e.live, &fluid.Dataset{}, dc.Namespace, dc.Name)
+	set, err := find(ctx, e.Live, &fluid.Dataset{}, dc.Namespace, dc.Name)
 	if err != nil || set == nil {
 		return out, err
 	}
@@ -225,40 +231,40 @@ func (e *fluidEngine) observe(ctx context.Context, dc *v1alpha1.DataCache) (obse
 	if earlier := leaving && isOurs(set, dc.Name); !earlier && !metav1.IsControlledBy(set, dc) {
 		return out, nil // not made for this DataCache
 	}
-	out.exists, out.leaving, out.created = true, leaving, set.CreationTimestamp
+	out.Exists, out.Leaving, out.Created = true, leaving, set.CreationTimestamp
 	if leaving {
 		return out, nil
 	}
-	f := &fluidFacts{now: e.now(), cache: dc, dataset: set}
+	f := &fluidFacts{now: e.Now(), cache: dc, dataset: set}
 	if err := e.gather(ctx, f); err != nil {
 		return out, err
 	}
-	out.condition, out.percent = conditionOfFluid(f), f.percent()
-	out.awaitsEvent = set.Status.Phase != fluid.BoundDatasetPhase // Datasets are watched, claims are not
+	out.Condition, out.Percent = conditionOfFluid(f), f.percent()
+	out.AwaitsEvent = set.Status.Phase != fluid.BoundDatasetPhase // Datasets are watched, claims are not
 	if f.runtime != nil {
-		out.replicas, out.readyReplicas = dc.Spec.Fluid.Runtime.Replicas, f.runtime.GetStatus().WorkerNumberReady
+		out.Replicas, out.ReadyReplicas = dc.Spec.Fluid.Runtime.Replicas, f.runtime.GetStatus().WorkerNumberReady
 	}
 	return out, nil
 }
 
 // gather reads the objects around the Dataset. Pods and events are read only where something is missing, and whatever may keep a Dataset from
 // being bound only if it is not after fluidPatience.
-func (e *fluidEngine) gather(ctx context.Context, f *fluidFacts) (err error) {
+func (e *Engine) gather(ctx context.Context, f *fluidFacts) (err error) {
 	dc := f.cache
-	if f.runtime, err = find(ctx, e.live, newFluidRuntime(dc.Spec.Fluid.Runtime.Kind), dc.Namespace, dc.Name); err != nil {
+	if f.runtime, err = find(ctx, e.Live, newFluidRuntime(dc.Spec.Fluid.Runtime.Kind), dc.Namespace, dc.Name); err != nil {
 		return err
 	}
 	if f.dataset.Status.Phase != fluid.BoundDatasetPhase && f.age() < fluidPatience {
 		return nil
 	}
-	if f.claim, err = find(ctx, e.live, &corev1.PersistentVolumeClaim{}, dc.Namespace, dc.Name); err != nil {
+	if f.claim, err = find(ctx, e.Live, &corev1.PersistentVolumeClaim{}, dc.Namespace, dc.Name); err != nil {
 		return err
 	}
-	if f.volume, err = find(ctx, e.live, &corev1.PersistentVolume{}, "", volumeName(dc)); err != nil {
+	if f.volume, err = find(ctx, e.Live, &corev1.PersistentVolume{}, "", volumeName(dc)); err != nil {
 		return err
 	}
 	if dc.Spec.Fluid.WarmUp {
-		load, err := find(ctx, e.live, &fluid.DataLoad{}, dc.Namespace, warmUpName(dc))
+		load, err := find(ctx, e.Live, &fluid.DataLoad{}, dc.Namespace, warmUpName(dc))
 		if err != nil {
 			return err
 		}
@@ -267,7 +273,7 @@ func (e *fluidEngine) gather(ctx context.Context, f *fluidFacts) (err error) {
 		}
 	}
 	if !wasReady(dc, f.dataset) {
-		probe, err := find(ctx, e.live, &batchv1.Job{}, dc.Namespace, probeName(dc))
+		probe, err := find(ctx, e.Live, &batchv1.Job{}, dc.Namespace, probeName(dc))
 		if err != nil {
 			return err
 		}
@@ -275,25 +281,25 @@ func (e *fluidEngine) gather(ctx context.Context, f *fluidFacts) (err error) {
 			f.probe = probe
 		}
 	}
-	if conditionOfFluid(f).state == v1alpha1.StateReady && f.runtime.GetStatus().FuseNumberUnavailable == 0 {
+	if conditionOfFluid(f).State == v1alpha1.StateReady && f.runtime.GetStatus().FuseNumberUnavailable == 0 {
 		return nil
 	}
 	if f.pods, err = e.podsWith(ctx, dc, client.MatchingLabels{labelRelease: dc.Name}); err != nil {
 		return err
 	}
 	if f.probe != nil {
-		if f.probes, err = e.podsWith(ctx, dc, podsOf(dc, roleProbe)); err != nil {
+		if f.probes, err = e.podsWith(ctx, dc, kube.PodsOf(dc, roleProbe)); err != nil {
 			return err
 		}
 	}
-	f.warnings, err = e.warnings.of(ctx, dc.Namespace)
+	f.warnings, err = e.Warnings.Of(ctx, dc.Namespace)
 	return err
 }
 
-func (e *fluidEngine) podsWith(ctx context.Context, dc *v1alpha1.DataCache, labels client.MatchingLabels) ([]*corev1.Pod, error) {
+func (e *Engine) podsWith(ctx context.Context, dc *v1alpha1.DataCache, labels client.MatchingLabels) ([]*corev1.Pod, error) {
 	var list corev1.PodList
-	if err := e.live.List(ctx, &list, client.InNamespace(dc.Namespace), labels); err != nil {
-		return nil, fmt.Errorf("list the pods of Dataset %s: %w", qualified(dc), err)
+	if err := e.Live.List(ctx, &list, client.InNamespace(dc.Namespace), labels); err != nil {
+		return nil, fmt.Errorf("list the pods of Dataset %s: %w", kube.Qualified(dc), err)
 	}
 	pods := make([]*corev1.Pod, 0, len(list.Items))
 	for i := range list.Items {
@@ -302,12 +308,12 @@ func (e *fluidEngine) podsWith(ctx context.Context, dc *v1alpha1.DataCache, labe
 	return pods, nil
 }
 
-// release deletes the probe and the Dataset, and nothing else: Fluid deletes the rest in the right order, when no pod mounts the files any more.
-func (e *fluidEngine) release(ctx context.Context, dc *v1alpha1.DataCache) error {
-	if e.off {
+// Release deletes the probe and the Dataset, and nothing else: Fluid deletes the rest in the right order, when no pod mounts the files any more.
+func (e *Engine) Release(ctx context.Context, dc *v1alpha1.DataCache) error {
+	if e.Off {
 		return nil
 	}
-	set, err := find(ctx, e.live, &fluid.Dataset{}, dc.Namespace, dc.Name)
+	set, err := find(ctx, e.Live, &fluid.Dataset{}, dc.Namespace, dc.Name)
 	if err != nil || set == nil || !metav1.IsControlledBy(set, dc) {
 		return err
 	}
@@ -317,14 +323,14 @@ func (e *fluidEngine) release(ctx context.Context, dc *v1alpha1.DataCache) error
 	return e.deleteDataset(ctx, set)
 }
 
-// releaseOrphan deletes the probe of a DataCache that was deleted, which would keep the Dataset while its pod waits, and the Dataset if the
+// ReleaseOrphan deletes the probe of a DataCache that was deleted, which would keep the Dataset while its pod waits, and the Dataset if the
 // DataCache was deleted with --cascade=orphan. Where no cache has needed Fluid yet, it does not look: the event of an orphan arrives when the
-// watches start.
-func (e *fluidEngine) releaseOrphan(ctx context.Context, cache types.NamespacedName) error {
-	if !e.watches.any() {
+// Watches start.
+func (e *Engine) ReleaseOrphan(ctx context.Context, cache types.NamespacedName) error {
+	if !e.Watches.any() {
 		return nil
 	}
-	set, err := find(ctx, e.live, &fluid.Dataset{}, cache.Namespace, cache.Name)
+	set, err := find(ctx, e.Live, &fluid.Dataset{}, cache.Namespace, cache.Name)
 	if err != nil || set == nil || !isOurs(set, cache.Name) {
 		return err
 	}
@@ -334,13 +340,13 @@ func (e *fluidEngine) releaseOrphan(ctx context.Context, cache types.NamespacedN
 	return e.deleteDataset(ctx, set)
 }
 
-func (e *fluidEngine) deleteDataset(ctx context.Context, set *fluid.Dataset) error {
+func (e *Engine) deleteDataset(ctx context.Context, set *fluid.Dataset) error {
 	if set.DeletionTimestamp != nil {
 		return nil
 	}
-	err := e.client.Delete(ctx, set, client.Preconditions{UID: new(set.UID)})
+	err := e.Client.Delete(ctx, set, client.Preconditions{UID: new(set.UID)})
 	if client.IgnoreNotFound(err) != nil {
-		return e.failed("delete", set, err)
+		return e.Failed("delete", set, err)
 	}
 	return nil
 }

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package fluid
 
 import (
 	"encoding/json"
@@ -25,6 +25,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/test/kit/goldentest"
 	"github.com/kubeflow/datacache/test/kit/stocktest"
 )
 
@@ -54,8 +55,10 @@ func fluidCRDs(t *testing.T) map[string]*apiextensionsv1.JSONSchemaProps {
 func tree(t *testing.T, object client.Object) map[string]any {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := AddToScheme(scheme); err != nil {
-		t.Fatal(err)
+	for _, add := range []func(*runtime.Scheme) error{batchv1.AddToScheme, fluid.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
 	}
 	gvk, err := apiutil.GVKForObject(object, scheme)
 	if err != nil {
@@ -157,7 +160,7 @@ func TestFluidObjects(t *testing.T) {
 				}
 				text.WriteString("---\n" + string(part))
 			}
-			compareGolden(t, filepath.Join("testdata", "fluid", strings.ToLower(string(kind))+".yaml"), []byte(text.String()))
+			goldentest.Compare(t, filepath.Join("testdata", strings.ToLower(string(kind))+".yaml"), []byte(text.String()))
 		})
 	}
 }

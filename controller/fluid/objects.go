@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package fluid
 
 import (
 	"cmp"
@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -67,7 +68,7 @@ func runtimeKind(kind v1alpha1.FluidKind) string { return string(kind) + "Runtim
 // dataset returns the Dataset of a cache; the claim that Fluid makes for it has its name.
 func dataset(dc *v1alpha1.DataCache) *fluid.Dataset {
 	spec := dc.Spec.Fluid
-	object := &fluid.Dataset{ObjectMeta: owned(dc, dc.Name)}
+	object := &fluid.Dataset{ObjectMeta: kube.Owned(dc, dc.Name)}
 	object.Annotations = map[string]string{annotationClaimSize: claimSize(&spec.Runtime)}
 	for i := range spec.Mounts {
 		m := &spec.Mounts[i]
@@ -124,7 +125,7 @@ func runtimeOfCache(dc *v1alpha1.DataCache, set *fluid.Dataset) fluidRuntime {
 	}
 	object.SetName(dc.Name)
 	object.SetNamespace(dc.Namespace)
-	object.SetLabels(cacheLabels(dc))
+	object.SetLabels(kube.CacheLabels(dc))
 	object.SetOwnerReferences([]metav1.OwnerReference{ofDataset(set)})
 	return object
 }
@@ -160,7 +161,7 @@ func levels(tiers []v1alpha1.FluidTier) []fluid.Level {
 func dataLoad(dc *v1alpha1.DataCache, set *fluid.Dataset) *fluid.DataLoad {
 	object := &fluid.DataLoad{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: warmUpName(dc), Namespace: dc.Namespace, Labels: cacheLabels(dc), OwnerReferences: []metav1.OwnerReference{ofDataset(set)},
+			Name: warmUpName(dc), Namespace: dc.Namespace, Labels: kube.CacheLabels(dc), OwnerReferences: []metav1.OwnerReference{ofDataset(set)},
 		},
 		Spec: fluid.DataLoadSpec{Dataset: fluid.TargetDataset{Name: set.Name, Namespace: set.Namespace}, LoadMetadata: true},
 	}

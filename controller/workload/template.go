@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package workload
 
 import (
 	"encoding/json"
@@ -12,17 +12,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/kube"
 )
 
-// templateError says that a template of the DataCache is invalid.
-type templateError struct {
+// TemplateError says that a template of the DataCache is invalid.
+type TemplateError struct {
 	field string
 	err   error
 }
 
-func (e *templateError) Error() string { return e.field + ": " + e.err.Error() }
+func (e *TemplateError) Error() string { return e.field + ": " + e.err.Error() }
 
-func (e *templateError) Unwrap() error { return e.err }
+func (e *TemplateError) Unwrap() error { return e.err }
 
 // mergeTemplate merges a user's template into ours by strategic merge, then restores what the cache depends on: labels, service
 // account, and the first container's arguments and environment. It does not modify ours.
@@ -46,7 +47,7 @@ func mergeTemplate(ours corev1.PodTemplateSpec, user *v1alpha1.PodTemplate) (cor
 	if err := json.Unmarshal(merged, &out); err != nil {
 		return ours, fmt.Errorf("read the merged template: %w", err)
 	}
-	out.Labels = joined(out.Labels, ours.Labels)
+	out.Labels = kube.Joined(out.Labels, ours.Labels)
 	out.Spec.ServiceAccountName, out.Spec.DeprecatedServiceAccount = ours.Spec.ServiceAccountName, ""
 	own := ours.Spec.Containers[0]
 	for i := range out.Spec.Containers {

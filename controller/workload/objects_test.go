@@ -1,13 +1,11 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package workload
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -19,78 +17,31 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/test/kit/cachetest"
+	"github.com/kubeflow/datacache/test/kit/goldentest"
 )
-
-var update = flag.Bool("update", false, "write testdata anew") //nolint:forbidigo // a flag of the test binary
-
-// minimal returns a DataCache as the API server stores it when only required fields are given.
-func minimal() *v1alpha1.DataCache {
-	return &v1alpha1.DataCache{
-		ObjectMeta: metav1.ObjectMeta{Name: "reviews", Namespace: "team-a", UID: "0a1b2c3d-1111-2222-3333-444455556666", Generation: 1},
-		Spec: v1alpha1.DataCacheSpec{Arrow: &v1alpha1.ArrowCache{
-			MetadataLocation: new("s3://lake/reviews/metadata/00003.metadata.json"), Table: "demo.reviews", DataNodes: 2, Replicas: 1,
-		}},
-	}
-}
-
-// everything returns a DataCache with every field set.
-func everything() *v1alpha1.DataCache {
-	dc := minimal()
-	dc.Labels = map[string]string{labelQueue: "gpu-queue", "team": "not copied"}
-	dc.Spec.Access.Namespaces = v1alpha1.NamespaceAccess{From: v1alpha1.AccessNames, Names: []string{"team-c", "team-b"}}
-	arrow := dc.Spec.Arrow
-	arrow.MetadataLocation = nil
-	arrow.Catalog = &v1alpha1.Catalog{
-		URI: "https://catalog.example.com", Warehouse: new("main"), Credentials: &v1alpha1.Credentials{SecretRef: corev1.LocalObjectReference{Name: "catalog-keys"}},
-	}
-	arrow.Table = "demo.eu.reviews"
-	arrow.Snapshot = &v1alpha1.Snapshot{Ref: new("audit")}
-	arrow.Columns = []string{"content", "label"}
-	arrow.Filter = new("price = '$$5' AND note = '$(HOME)'")
-	arrow.DataNodes, arrow.Replicas = 4, 3
-	arrow.Head = v1alpha1.PodSettings{
-		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: quantity("4Gi")}},
-		Template:  &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{PriorityClassName: "high"}},
-	}
-	arrow.DataNode = v1alpha1.PodSettings{
-		Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceCPU: quantity("500m")},
-			Limits:   corev1.ResourceList{corev1.ResourceCPU: quantity("8"), corev1.ResourceMemory: quantity("64Gi")},
-		},
-		Template: &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{
-			NodeSelector: map[string]string{"pool": "memory"},
-			Tolerations:  []corev1.Toleration{{Key: "memory", Operator: corev1.TolerationOpExists}},
-			Affinity:     &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}},
-		}},
-	}
-	arrow.ServiceAccount.Annotations = map[string]string{"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/reader"}
-	dc.Spec.Credentials = &v1alpha1.Credentials{SecretRef: corev1.LocalObjectReference{Name: "s3-keys"}}
-	arrow.Env = []v1alpha1.StoreVariable{{Name: "AWS_REGION", Value: "eu-central-1"}}
-	arrow.ObjectCache = &v1alpha1.ObjectCache{Bucket: "tables"}
-	arrow.Readiness = &v1alpha1.Readiness{InitialDelaySeconds: 20, PeriodSeconds: 10, TimeoutSeconds: 7, FailureThreshold: 9}
-	return dc
-}
 
 // TestObjects compares all objects made for a DataCache with testdata: a difference means that clusters would run something else. `go
 // test ./controller -update` rewrites it.
 func TestObjects(t *testing.T) {
 	t.Parallel()
-	pinned := minimal()
+	pinned := cachetest.Minimal()
 	pinned.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{Ref: new("main")}
 	pinned.Spec.Access.Namespaces = v1alpha1.NamespaceAccess{From: v1alpha1.AccessSelector, Selector: &metav1.LabelSelector{}}
 	pinned.Status.Snapshot = "77"
-	for name, dc := range map[string]*v1alpha1.DataCache{"minimal": minimal(), "everything": everything(), "pinned": pinned} {
+	for name, dc := range map[string]*v1alpha1.DataCache{"minimal": cachetest.Minimal(), "everything": cachetest.Everything(), "pinned": pinned} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			before := dc.DeepCopy()
-			set, err := leaderWorkerSet(dc, serverConfig{
-				image: "example.com/cacheserver:v1", objectCacheURL: "https://objects.example.svc", objectCacheCA: "objects-ca",
+			set, err := LeaderWorkerSet(dc, Server{
+				Image: "example.com/cacheserver:v1", ObjectCacheURL: "https://objects.example.svc", ObjectCacheCA: "objects-ca",
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			objects := append(desiredObjects(dc, []networkingv1.NetworkPolicyPeer{fromNamespaces("datacache-system")}), cacheSecret(dc, "a key"), set)
-			compareGolden(t, filepath.Join("testdata", name+".yaml"), render(t, objects))
+			objects := append(Objects(dc, []networkingv1.NetworkPolicyPeer{FromNamespaces("datacache-system")}), Secret(dc, "a key"), set)
+			goldentest.Compare(t, filepath.Join("testdata", name+".yaml"), render(t, objects))
 			if diff := cmp.Diff(before, dc); diff != "" {
 				t.Errorf("the DataCache was changed (-before +after):\n%s", diff)
 			}
@@ -111,22 +62,6 @@ func render(t *testing.T, objects []client.Object) []byte {
 		out.Write(text)
 	}
 	return out.Bytes()
-}
-
-func compareGolden(t *testing.T, path string, got []byte) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s differs (-want +got); if that is meant: go test ./controller -update\n%s", path, diff)
-	}
 }
 
 func TestSized(t *testing.T) {
@@ -196,7 +131,7 @@ func TestSelectionEnv(t *testing.T) {
 // are when the pod settings in the spec change.
 func TestPodsOutliveThePin(t *testing.T) {
 	t.Parallel()
-	made, err := leaderWorkerSet(minimal(), serverConfig{image: "image"})
+	made, err := LeaderWorkerSet(cachetest.Minimal(), Server{Image: "image"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,18 +156,18 @@ func TestPodsOutliveThePin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dc := minimal()
+			dc := cachetest.Minimal()
 			c.edit(dc)
-			want, err := leaderWorkerSet(dc, serverConfig{image: c.image})
+			want, err := LeaderWorkerSet(dc, Server{Image: c.image})
 			if err != nil {
 				t.Fatal(err)
 			}
 			have := made.DeepCopy()
-			mergeDesired(have, want)
+			kube.MergeDesired(have, want)
 			if anew := !cmp.Equal(have.Spec.LeaderWorkerTemplate, made.Spec.LeaderWorkerTemplate); anew != c.anew {
 				t.Errorf("pods are made anew: %v, want %v", anew, c.anew)
 			}
-			if anew := have.Annotations[annotationPodSettings] != made.Annotations[annotationPodSettings]; anew != c.anew {
+			if anew := have.Annotations[kube.AnnotationPodSettings] != made.Annotations[kube.AnnotationPodSettings]; anew != c.anew {
 				t.Errorf("the record of what pods were made by changes: %v, want %v", anew, c.anew)
 			}
 			if *have.Spec.Replicas != dc.Spec.Arrow.Replicas {
@@ -264,7 +199,7 @@ func TestOneHeadChooses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dc := minimal()
+			dc := cachetest.Minimal()
 			dc.Spec.Arrow.Replicas = 3
 			c.edit(dc)
 			if got := copiesToRun(dc); got != c.want {
