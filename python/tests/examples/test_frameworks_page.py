@@ -53,6 +53,8 @@ model, module = Model(), Module()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """
 HOLDS = """
+titan = config.dataloader.build(dp_world_size=2, dp_rank=0, seq_len=4, local_batch_size=64)
+assert next(iter(titan))[0]["input"].shape == (64, 4)
 assert loader.stats().steps == 6
 assert result.metrics == {"epoch": 2}, result.metrics
 assert arrays["input_ids"].shape == (1024, 5) and arrays["labels"].shape == (1024,)
