@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,20 +29,25 @@ SECONDS = 600  # time limit of a whole training, generous for slow machines
 def run_script(script: str, *orders: Any) -> Any:
     """Runs a script of this folder with orders as JSON; returns the last line that it printed, as JSON."""
     environment, tests = rank_environment(), Path(__file__).parent
-    run = subprocess.run(
+    run = subprocess.Popen(
         [sys.executable, tests / script, json.dumps(orders)],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=SECONDS,
+        process_group=0,
         env={
             **environment,
             "PYTHONPATH": os.pathsep.join([environment["PYTHONPATH"], str(tests)]),
             "CUDA_VISIBLE_DEVICES": "",
         },
     )
-    assert run.returncode == 0, run.stdout + run.stderr
-    return json.loads(run.stdout.splitlines()[-1])
+    try:
+        out, errors = run.communicate(timeout=SECONDS)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)  # and its forks
+    assert run.returncode == 0, out + errors
+    return json.loads(out.splitlines()[-1])
 
 
 def run_ranks(world: int, rank_main: Callable[..., Any], *arguments: Any) -> list[Any]:
