@@ -28,6 +28,7 @@ type sourceFlags struct {
 	stall      time.Duration
 	retry      time.Duration
 	through    blockcache.Config
+	requests   int // at the same time to the object store; 0: objstore's default
 }
 
 func (f *sourceFlags) register(flags *pflag.FlagSet, env command.Env) {

@@ -97,6 +97,7 @@ func (f *sourceFlags) table(env command.Env) (*iceberg.Source, error) {
 		CAFile: env("AWS_CA_BUNDLE"),
 
 		ObjectCache:  f.through,
+		Concurrency:  f.requests,
 		StallTimeout: f.stall,
 		Retry:        objstore.Retry{MaxTime: f.retry},
 	}.WithProperties(f.properties)
@@ -126,6 +127,9 @@ func (f *sourceFlags) folders(store *objstore.Store) (*files.Source, error) {
 func (f *tableFlags) open(env command.Env, pinned *int64) (opened, error) {
 	if err := f.source.named(); err != nil {
 		return opened{}, err
+	}
+	if len(f.source.files) > 0 {
+		f.source.requests = files.FooterReaders
 	}
 	table, err := f.table(env)
 	if err != nil {

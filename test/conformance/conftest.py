@@ -24,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--java-flight", type=Path, default=None, help="the jars of Arrow's Java client (make tools)")
     parser.addoption("--pruning", type=int, default=1, help="tables of each type and transform for test_pruning")
     parser.addoption("--pruning-seed", type=int, default=0, help="the seed of test_pruning; 0: another each time")
+    parser.addoption("--folders", type=int, default=6, help="random folders for test_files")
     parser.addoption("--spark-jars", type=Path, default=None, help="the jar of Iceberg for Spark (make tools)")
 
 
@@ -56,7 +57,10 @@ _ON_EVERY_TRANSPORT = ("test_wire", "test_tickets", "test_tls")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrizes tests that use the fixture `mode`."""
+    """Parametrizes tests that use the fixtures `mode` and `folder_seed`."""
+    if "folder_seed" in metafunc.fixturenames:
+        folders: int = metafunc.config.getoption("--folders")  # pyright: ignore[reportAssignmentType]
+        metafunc.parametrize("folder_seed", range(folders))
     if "mode" in metafunc.fixturenames:
         modes = WIRE_MODES if metafunc.definition.path.stem in _ON_EVERY_TRANSPORT else MODES
         metafunc.parametrize("mode", modes, indirect=True, scope="session")

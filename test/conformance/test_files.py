@@ -21,8 +21,6 @@ from server import Cache, Caches, Mode
 Connect = Callable[[Cache], Client]
 Private = Callable[..., Cache]
 
-SEEDS = range(6)
-
 
 def check_equal(got: pa.Table, want: pa.Table) -> None:
     """Asserts that both tables have the same columns, rows and order."""
@@ -48,10 +46,9 @@ def test_a_cache_serves_what_pyarrow_reads(name: str, folder: Path, private: Pri
     check_equal(connect(cache).table(), folders.scan(folder))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_random_folders(seed: int, folder: Path, private: Private, connect: Connect) -> None:
-    folders.random_folder(seed)(folder)
-    cache = private(["--files", str(folder)], nodes=1 + seed % 3)
+def test_random_folders(folder_seed: int, folder: Path, private: Private, connect: Connect) -> None:
+    folders.random_folder(folder_seed)(folder)
+    cache = private(["--files", str(folder)], nodes=1 + folder_seed % 3)
     cache.wait("Ready")
     check_equal(connect(cache).table(), folders.scan(folder))
 

@@ -54,7 +54,7 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=folder)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     made = pickle.loads(out.read_bytes())
-    assert sorted(made) == sorted([*TABLES, "lineage_merge", "lineage_copy"])
+    assert sorted(made) == sorted([*TABLES, "lineage_merge", "lineage_copy", "folder"])
     for name, model in models.items():
         made[name]["model"] = model
     return made
@@ -100,6 +100,17 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("name", TABLES)
 def test_a_cache_serves_what_spark_wrote(name: str, written: dict[str, dict[str, Any]], serve: Serve) -> None:
     got, want = serve(name), written[name]
+    assert got.column_names == want["columns"]
+    assert counted(rows_of(got)) == counted(want["rows"])
+
+
+def test_a_folder_that_spark_wrote(
+    written: dict[str, dict[str, Any]], private: Callable[..., Cache], connect: Connect
+) -> None:
+    want = written["folder"]
+    cache = private(["--files", want["folder"]])
+    cache.wait("Ready")
+    got = connect(cache).table()
     assert got.column_names == want["columns"]
     assert counted(rows_of(got)) == counted(want["rows"])
 

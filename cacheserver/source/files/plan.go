@@ -18,6 +18,10 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/scan"
 )
 
+// FooterReaders is the number of footers that are read concurrently, if the Store has as many requests at a time: folders have more and
+// smaller files than tables.
+const FooterReaders = 128
+
 // planner plans one listing.
 type planner struct {
 	source *Source
@@ -38,6 +42,7 @@ func (s *Source) plan(ctx context.Context, found *listing, progress func(done, t
 		return nil, fmt.Errorf("plan: %s: files were added, removed or overwritten since this cache was planned: it holds version %d, now there is version %d with %d files: make a new cache", s, *s.Pinned, pin.Snapshot(), pin.Files)
 	}
 	p := &planner{source: s, files: found.files, table: newTable(s.Store, pin), shapes: map[string]*shape{}}
+	p.table.Readers = FooterReaders
 	first, err := p.table.Footer(ctx, p.files[0].URI, -1)
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)

@@ -4,6 +4,7 @@
 package scan
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -15,7 +16,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
 
-// FooterReaders is the number of footers that Plan reads concurrently.
+// FooterReaders is the number of footers that Plan reads concurrently, unless Table.Readers says otherwise.
 const FooterReaders = 16
 
 // Plan returns the splits of n data files in order: by file, then by row group. Row groups that the footer's statistics exclude are
@@ -28,7 +29,7 @@ func (t *Table) Plan(ctx context.Context, n int, file func(i int) *File, progres
 	done := 0
 	perFile := make([][]source.Split, n)
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(FooterReaders)
+	group.SetLimit(cmp.Or(t.Readers, FooterReaders))
 	for i := range n {
 		group.Go(func() error {
 			splits, err := t.splits(ctx, file(i))

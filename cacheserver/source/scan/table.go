@@ -37,6 +37,7 @@ type Table struct {
 	Fields   []column.Field    // that are served
 	Served   *arrow.Schema     // of Fields
 	Filter   *predicate.Filter // nil: all rows
+	Readers  int               // of footers at the same time, for Plan; 0: FooterReaders
 	Compared []column.Field    // that the filter compares, and that files have statistics of
 	Mem      memory.Allocator  // for decoding
 	// File returns the description of a split's data file.

@@ -423,6 +423,23 @@ def defaults(m: Maker) -> None:
 
 
 @table
+def folder(m: Maker) -> None:
+    """Plain files of no table, as a Spark job leaves them."""
+    rows = m.sql(
+        "SELECT id, CAST(id % 256 AS TINYINT) AS small, 'v' || id AS text, TIMESTAMP '2026-01-01 12:00:00.5' AS at, array(id, NULL) AS pair,"
+        " CAST(id AS DECIMAL(12, 3)) AS price, map('k', id) AS tags, named_struct('a', id, 'b', 'b') AS s,"
+        " DATE '2026-01-01' + CAST(id % 3 AS INT) AS day, IF(id % 4 = 0, NULL, 'x/' || id % 4) AS word FROM range(40)"
+    )
+    m.hive("folder", rows.repartition(2), "day", "word")
+    read = m.spark.read.parquet(str(m.warehouse / "hive/folder"))
+    m.made["folder"] = {
+        "folder": str(m.warehouse / "hive/folder"),
+        "columns": read.columns,
+        "rows": [tuple(plain(v) for v in r) for r in read.collect()],
+    }
+
+
+@table
 def upserted(m: Maker) -> None:
     """The files that upserts.py wrote as Flink's sink does, by its plan."""
     for name, plan in json.loads((m.warehouse / "flink/plan.json").read_text()).items():
