@@ -22,17 +22,6 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// fluidScheme is the prefix of a storageUri that names files for Fluid: what follows is the location as Fluid knows it.
-const fluidScheme = "fluid+"
-
-const fluidForm = "must be fluid+<scheme>://<location>, such as fluid+s3://bucket/folder, with no spaces"
-
-// fluidNames are the variables that only a cache of files reads; IDLE_TTL and CACHE_SCOPE are shared with caches of tables.
-var fluidNames = []string{
-	"MOUNT_PATH", "SUB_DIR_NAME", "CACHE_RUNTIME", "CACHE_PROFILE", "CACHE_QUOTA", "CACHE_MEDIUM", "CACHE_PATH", "CACHE_REPLICAS",
-	"CACHE_NAME", "WARM_UP",
-}
-
 // DefaultMountPath is where files are mounted if a TrainJob does not say: where Trainer's own initializers put a dataset
 // (kubeflow/trainer v2.3.0 pkg/constants/constants.go).
 const DefaultMountPath = "/workspace/dataset"
@@ -261,9 +250,6 @@ func (s *spec) cacheName() string {
 	}
 	return p.value
 }
-
-// isIgnored reports whether a variable is one that the Kubeflow SDK always sets (kubeflow 0.5.0 backends/kubernetes/utils.py:653).
-func isIgnored(p parameter) bool { return p.name == "CLUSTER_SIZE" && p.value == "1" }
 
 // sharedFluidName is the name of the cache shared by the TrainJobs of a namespace that name the same files, cached in the same way.
 func sharedFluidName(cache *v1alpha1.FluidCache) string {

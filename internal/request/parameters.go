@@ -4,13 +4,17 @@
 package request
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubeflow/datacache/internal/wellknown"
@@ -27,6 +31,12 @@ var parameterNames = []string{
 // gateNames are the gate's own durations (cacheserver initializer --help), which are passed to it unchanged.
 var gateNames = []string{"READY_TIMEOUT", "PROGRESS_INTERVAL"}
 
+// fluidNames are the variables that only a cache of files reads; IDLE_TTL and CACHE_SCOPE are shared with caches of tables.
+var fluidNames = []string{
+	"MOUNT_PATH", "SUB_DIR_NAME", "CACHE_RUNTIME", "CACHE_PROFILE", "CACHE_QUOTA", "CACHE_MEDIUM", "CACHE_PATH", "CACHE_REPLICAS",
+	"CACHE_NAME", "WARM_UP",
+}
+
 // storeName matches the variables of object stores' clients that DataCache.spec.arrow.env accepts.
 var storeName = regexp.MustCompile(`^(AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+$`)
 
@@ -36,9 +46,6 @@ var (
 	queryNames  = map[string]string{"columns": "COLUMNS", "filter": "FILTER", "snapshot": "SNAPSHOT_ID"}
 	folderNames = map[string]string{"columns": "COLUMNS", "filter": "FILTER", "partitions": "PARTITIONS"}
 )
-
-// imageName is the variable with which a runtime's step sets the image of its caches.
-const imageName = "CACHE_IMAGE"
 
 // platformNames are the variables that only a runtime may set, each with the reason.
 var platformNames = map[string]string{
@@ -166,4 +173,66 @@ func (s *spec) refuseFluid() {
 			s.refuse(p, "has no effect on a cache of a table: leave %s out, or name files by %ss3://bucket/folder", p.name, fluidScheme)
 		}
 	}
+}
+
+// spec converts parameters to a DataCache's spec and collects errors.
+type spec struct {
+	job   *Job
+	given parameters
+	errs  field.ErrorList
+}
+
+// lookup returns a parameter; ok is false if it was not given.
+func (s *spec) lookup(name string) (parameter, bool) {
+	p, ok := s.given[name]
+	return p, ok
+}
+
+func (s *spec) refuse(p parameter, format string, args ...any) {
+	s.errs = append(s.errs, p.invalid(format, args...))
+}
+
+// gate checks the gate's own durations, which it would reject only when it runs.
+func (s *spec) gate() {
+	for _, name := range gateNames {
+		p, ok := s.lookup(name)
+		if !ok {
+			continue
+		}
+		if d, err := time.ParseDuration(p.value); err != nil || d <= 0 {
+			s.refuse(p, "must be a time such as 90s, 30m or 2h")
+		}
+	}
+}
+
+func isGate(name string) bool { return slices.Contains(gateNames, name) }
+
+// whole parses an integer in [least, most]; a non-empty string is the reason why it is invalid.
+func whole(text string, least, most int) (int32, string) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < least || n > most {
+		return 0, fmt.Sprintf("must be an integer from %d to %d", least, most)
+	}
+	return int32(n), "" // most is well within 32 bits
+}
+
+// isIgnored reports whether a variable is one that the Kubeflow SDK always sets (kubeflow 0.5.0 backends/kubernetes/utils.py:653).
+func isIgnored(p parameter) bool { return p.name == "CLUSTER_SIZE" && p.value == "1" }
+
+// badSecret returns the error for a name that no Secret can have.
+func badSecret(name string) *field.Error {
+	if wrong := validation.IsDNS1123Subdomain(name); wrong != nil {
+		return field.Invalid(secretPath.Child("name"), name, "must be the name of a Secret of the TrainJob's namespace: "+wrong[0])
+	}
+	return nil
+}
+
+// sorted returns the parameters sorted by name.
+func (g parameters) sorted() []parameter {
+	all := make([]parameter, 0, len(g))
+	for _, p := range g {
+		all = append(all, p)
+	}
+	slices.SortFunc(all, func(a, b parameter) int { return cmp.Compare(a.name, b.name) })
+	return all
 }

@@ -4,8 +4,6 @@
 package request
 
 import (
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
@@ -25,14 +23,6 @@ type Request struct {
 	// Name is the name of a shared DataCache, the same for the same rows or files; otherwise "": the DataCache then has the TrainJob's name,
 	// which may not be known yet.
 	Name string
-}
-
-// Reference is a DataCache that a TrainJob names.
-type Reference struct {
-	// Name is <name> or <namespace>/<name>, as the TrainJob writes it.
-	Name string
-	// Key is the DataCache. Its namespace is the TrainJob's unless the name has another.
-	Key types.NamespacedName
 }
 
 // Parse returns the request of a TrainJob that requests a cache (Wants). step is its runtime's (StepOf), whose values the TrainJob's
@@ -72,12 +62,4 @@ func referenced(j *Job) (*Request, field.ErrorList) {
 		return nil, s.errs
 	}
 	return &Request{References: j.References}, nil
-}
-
-// badSecret returns the error for a name that no Secret can have.
-func badSecret(name string) *field.Error {
-	if wrong := validation.IsDNS1123Subdomain(name); wrong != nil {
-		return field.Invalid(secretPath.Child("name"), name, "must be the name of a Secret of the TrainJob's namespace: "+wrong[0])
-	}
-	return nil
 }

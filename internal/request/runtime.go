@@ -58,6 +58,9 @@ func HasGate(labels map[string]string, spec *trainer.TrainingRuntimeSpec) bool {
 	})
 }
 
+// imageName is the variable with which a runtime's step sets the image of its caches.
+const imageName = "CACHE_IMAGE"
+
 // Step is the configuration for caches in a runtime's step dataset-initializer. The zero value configures nothing.
 type Step struct {
 	// Env are the platform's defaults for values that a TrainJob does not set.

@@ -4,9 +4,7 @@
 package request
 
 import (
-	"cmp"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -178,14 +176,4 @@ func (s *spec) suspendGrace() *metav1.Duration {
 		s.refuse(p, "must be a time that is not negative, such as 0s or 10m")
 	}
 	return &metav1.Duration{Duration: grace}
-}
-
-// sorted returns the parameters sorted by name.
-func (g parameters) sorted() []parameter {
-	all := make([]parameter, 0, len(g))
-	for _, p := range g {
-		all = append(all, p)
-	}
-	slices.SortFunc(all, func(a, b parameter) int { return cmp.Compare(a.name, b.name) })
-	return all
 }

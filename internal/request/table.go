@@ -5,10 +5,8 @@ package request
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,7 +22,6 @@ import (
 
 // Limits of the API (api/v1alpha1); a request that is valid here is valid there.
 const (
-	maxURI       = 2048
 	maxWarehouse = 1024
 	maxColumns   = 1024
 	maxColumn    = 256
@@ -32,27 +29,7 @@ const (
 	maxRef       = 256
 )
 
-var (
-	uriForm     = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*://.+$`)
-	catalogForm = regexp.MustCompile(`^https?://.+$`)
-)
-
-// spec converts parameters to a DataCache's spec and collects errors.
-type spec struct {
-	job   *Job
-	given parameters
-	errs  field.ErrorList
-}
-
-// lookup returns a parameter; ok is false if it was not given.
-func (s *spec) lookup(name string) (parameter, bool) {
-	p, ok := s.given[name]
-	return p, ok
-}
-
-func (s *spec) refuse(p parameter, format string, args ...any) {
-	s.errs = append(s.errs, p.invalid(format, args...))
-}
+var catalogForm = regexp.MustCompile(`^https?://.+$`)
 
 // arrow parses the request of a TrainJob that names a table, or whose runtime does.
 func (s *spec) arrow(step Step) (*Request, field.ErrorList) {
@@ -271,30 +248,4 @@ func splitList(text string) (names []string, quoted bool, err error) {
 	}
 	err = json.Unmarshal([]byte(text), &names)
 	return names, true, err
-}
-
-// gate checks the gate's own durations, which it would reject only when it runs.
-func (s *spec) gate() {
-	for _, name := range gateNames {
-		p, ok := s.lookup(name)
-		if !ok {
-			continue
-		}
-		if d, err := time.ParseDuration(p.value); err != nil || d <= 0 {
-			s.refuse(p, "must be a time such as 90s, 30m or 2h")
-		}
-	}
-}
-
-func isGate(name string) bool { return slices.Contains(gateNames, name) }
-
-func runes(text string) int { return utf8.RuneCountInString(text) }
-
-// whole parses an integer in [least, most]; a non-empty string is the reason why it is invalid.
-func whole(text string, least, most int) (int32, string) {
-	n, err := strconv.Atoi(text)
-	if err != nil || n < least || n > most {
-		return 0, fmt.Sprintf("must be an integer from %d to %d", least, most)
-	}
-	return int32(n), "" // most is well within 32 bits
 }

@@ -31,6 +31,17 @@ const (
 	referenceForm = "must be datacache://<name> or datacache://<namespace>/<name>; several are separated by commas"
 )
 
+// fluidScheme is the prefix of a storageUri that names files for Fluid: what follows is the location as Fluid knows it.
+const fluidScheme = "fluid+"
+
+const fluidForm = "must be fluid+<scheme>://<location>, such as fluid+s3://bucket/folder, with no spaces"
+
+// maxURI is the maximum length of a URI in characters.
+const maxURI = 2048
+
+// uriForm matches URIs of any scheme.
+var uriForm = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*://.+$`)
+
 // maxTable is the maximum length of DataCache.spec.arrow.table in characters.
 const maxTable = 1024
 
@@ -122,6 +133,14 @@ func badName(name string) string {
 // unreadable reports whether people can't see the character.
 func unreadable(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
 
+// Reference is a DataCache that a TrainJob names.
+type Reference struct {
+	// Name is <name> or <namespace>/<name>, as the TrainJob writes it.
+	Name string
+	// Key is the DataCache. Its namespace is the TrainJob's unless the name has another.
+	Key types.NamespacedName
+}
+
 // parseReferences parses a datacache:// URI, or returns the reason why it is invalid. Namespaces default to the given one.
 func parseReferences(uri, namespace string) (references []Reference, reason string) {
 	if strings.ContainsAny(uri, "?#") {
@@ -166,3 +185,5 @@ func parseReference(name, namespace string) (key types.NamespacedName, reason st
 	}
 	return key, ""
 }
+
+func runes(text string) int { return utf8.RuneCountInString(text) }
