@@ -127,7 +127,7 @@ func BenchmarkBuilder(b *testing.B) {
 				a := NewArena(NewBudget(1 << 40))
 				builder := NewBuilder(l, a, 0)
 				for range 8 {
-					if err := builder.Append(tb.batch); err != nil {
+					if err := builder.Append(tb.batch, nil); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -74,15 +74,11 @@ func NewBuilder(l *Layout, a *Arena, targetBytes int) *Builder {
 	return b
 }
 
-// Append adds a batch of any size, sliced or not, whose columns match the layout's in order. It retains the batch as long as it needs
-// it. If the budget is exhausted, it returns an *[ExhaustedError].
-func (b *Builder) Append(batch arrow.RecordBatch) error {
-	return b.AppendKept(batch, nil)
-}
-
-// AppendKept adds the rows of a batch whose bits in keep (least significant bit first) are set; nil keeps all rows. The other rows
-// are dropped when the batch is copied into a chunk. keep must not change as long as the batch is retained.
-func (b *Builder) AppendKept(batch arrow.RecordBatch, keep []byte) error {
+// Append adds the rows of a batch, of any size and sliced or not, whose bits in keep (least significant bit first) are set; nil keeps
+// all rows. The batch's columns match the layout's in order. The other rows are dropped when the batch is copied into a chunk. The Builder
+// retains the batch as long as it needs it, during which keep must not change. If the budget is exhausted, the error is an
+// *[ExhaustedError].
+func (b *Builder) Append(batch arrow.RecordBatch, keep []byte) error {
 	if b.err != nil {
 		return b.err
 	}

@@ -170,7 +170,7 @@ func TestManySmallBatches(t *testing.T) {
 	defer b.Close()
 	const count = maxSources*maxSources + 100
 	for i := range count {
-		if err := b.Append(numbers(t, i, i+1)); err != nil {
+		if err := b.Append(numbers(t, i, i+1), nil); err != nil {
 			t.Fatal(err)
 		}
 		if len(b.sources) > 2*maxSources {
@@ -228,7 +228,7 @@ func TestBuilderExhausted(t *testing.T) {
 	first, second := NewBuilder(l, a, 16<<10), NewBuilder(l, a, 16<<10)
 	half := batch.NewSlice(0, 2048)
 	defer half.Release()
-	if err := first.Append(half); err != nil {
+	if err := first.Append(half, nil); err != nil {
 		t.Fatal(err)
 	}
 	sealed, err := first.Finish()
@@ -237,17 +237,17 @@ func TestBuilderExhausted(t *testing.T) {
 	}
 	used := budget.Used()
 	var full *ExhaustedError
-	if err = second.Append(batch); !errors.As(err, &full) || full.Limit != 49_000 || full.Used < used || full.Need < 1<<10 {
+	if err = second.Append(batch, nil); !errors.As(err, &full) || full.Limit != 49_000 || full.Used < used || full.Need < 1<<10 {
 		t.Fatalf("append past the limit: %v", err)
 	}
-	if again := second.Append(batch); !errors.Is(again, err) {
+	if again := second.Append(batch, nil); !errors.Is(again, err) {
 		t.Errorf("append after an error: %v", again)
 	}
 	if _, again := second.Finish(); !errors.Is(again, err) {
 		t.Errorf("finish after an error: %v", again)
 	}
 	third := NewBuilder(l, a, 1<<20)
-	if err := third.Append(batch); err != nil {
+	if err := third.Append(batch, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := third.Finish(); !errors.As(err, &full) {
@@ -276,7 +276,7 @@ func TestDiscard(t *testing.T) {
 	a := NewArena(budget)
 	kept, discarded := NewBuilder(l, a, 8<<10), NewBuilder(l, a, 8<<10)
 	for at := 0; at < count; at += 1000 {
-		if err := errors.Join(kept.Append(numbers(t, at, at+1000)), discarded.Append(numbers(t, 7, 1007))); err != nil {
+		if err := errors.Join(kept.Append(numbers(t, at, at+1000), nil), discarded.Append(numbers(t, 7, 1007), nil)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -288,7 +288,7 @@ func TestDiscard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if budget.Used() != kept.Reserved() || a.Bytes() != kept.Reserved() || discarded.Append(numbers(t, 0, 1)) == nil {
+	if budget.Used() != kept.Reserved() || a.Bytes() != kept.Reserved() || discarded.Append(numbers(t, 0, 1), nil) == nil {
 		t.Errorf("used %d, arena %d, want %d", budget.Used(), a.Bytes(), kept.Reserved())
 	}
 	r, err := NewRows(l, sealed.Chunks)
@@ -322,7 +322,7 @@ func TestBuilderReleases(t *testing.T) {
 				rb.Field(0).(*array.Int64Builder).Append(int64(i))
 				rb.Field(1).AppendNull()
 				batch := rb.NewRecordBatch()
-				if err := b.Append(batch); err != nil {
+				if err := b.Append(batch, nil); err != nil {
 					t.Fatal(err)
 				}
 				batch.Release()
@@ -333,11 +333,11 @@ func TestBuilderReleases(t *testing.T) {
 				if _, err := b.Finish(); err != nil {
 					t.Fatal(err)
 				}
-				if b.Append(numbers(t, 0, 1)) == nil {
+				if b.Append(numbers(t, 0, 1), nil) == nil {
 					t.Error("append after finish")
 				}
 			case "fail":
-				if b.Append(single(raw(arrow.Null, 1, nil, nil))) == nil {
+				if b.Append(single(raw(arrow.Null, 1, nil, nil)), nil) == nil {
 					t.Error("a batch of another schema is taken")
 				}
 			}
@@ -377,7 +377,7 @@ func TestAppendRefuses(t *testing.T) {
 			if c.batch.NumRows() == 0 {
 				err = b.match(c.batch.Schema())
 			} else {
-				err = b.Append(c.batch)
+				err = b.Append(c.batch, nil)
 			}
 			if err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("error %v, want one with %s", err, c.says)
@@ -440,7 +440,7 @@ func TestRowTooLong(t *testing.T) {
 		}
 		a := NewArena(NewBudget(1 << 40))
 		b := NewBuilder(l, a, 0)
-		err = b.Append(array.NewRecordBatch(s, []arrow.Array{small, array.MakeFromData(wide)}, 2))
+		err = b.Append(array.NewRecordBatch(s, []arrow.Array{small, array.MakeFromData(wide)}, 2), nil)
 		if err == nil {
 			_, err = b.Finish()
 		}

@@ -202,7 +202,7 @@ func load(t testing.TB, s *arrow.Schema, target int, batches ...arrow.RecordBatc
 	b := NewBuilder(l, st.arena, target)
 	defer b.Close()
 	for i, batch := range batches {
-		if err := b.Append(batch); err != nil {
+		if err := b.Append(batch, nil); err != nil {
 			t.Fatalf("append batch %d: %v", i, err)
 		}
 	}

@@ -31,7 +31,7 @@ func FuzzKept(f *testing.F) {
 		for range 1 + d.IntN(6) {
 			batch := d.batch(t, s, 1+d.IntN(300))
 			keep, rows := d.keep(int(batch.NumRows()))
-			if err := b.AppendKept(batch, keep); err != nil {
+			if err := b.Append(batch, keep); err != nil {
 				t.Fatal(err)
 			}
 			want = append(want, take(t, batch, rows))
@@ -74,7 +74,7 @@ func TestTooFewBitsToKeep(t *testing.T) {
 	defer a.Release()
 	b := NewBuilder(l, a, 0)
 	defer b.Close()
-	if err := b.AppendKept(d.batch(t, s, 9), []byte{0xff}); err == nil {
+	if err := b.Append(d.batch(t, s, 9), []byte{0xff}); err == nil {
 		t.Error("8 bits for 9 rows were taken")
 	}
 }

@@ -135,7 +135,7 @@ func TestLifetime(t *testing.T) {
 	budget := NewBudget(1 << 30)
 	a := NewArena(budget)
 	b := NewBuilder(l, a, 4096)
-	if err := b.Append(batch); err != nil {
+	if err := b.Append(batch, nil); err != nil {
 		t.Fatal(err)
 	}
 	sealed, err := b.Finish()
@@ -205,7 +205,7 @@ func TestConcurrent(t *testing.T) {
 		builders.Go(func() {
 			b := NewBuilder(l, a, 4096)
 			defer b.Close()
-			if err := b.Append(batch); err != nil {
+			if err := b.Append(batch, nil); err != nil {
 				t.Error(err)
 			}
 			sealed, err := b.Finish()

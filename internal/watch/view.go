@@ -19,9 +19,6 @@ type Source interface {
 	View() View
 }
 
-// MaxSeries is the maximum number of series: with 900 seconds of 8 bytes each they take 144 KB.
-const MaxSeries = 20
-
 // Series describes one number of a Sample. Series with the same Chart are drawn in one.
 type Series struct {
 	Name  string `json:"name"`

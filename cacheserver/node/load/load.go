@@ -209,7 +209,7 @@ func (l *load) decode(ctx context.Context, j job, a *admission) (err error) {
 			return err
 		}
 		start := time.Now()
-		err = builder.AppendKept(batch.RecordBatch, batch.Keep)
+		err = builder.Append(batch.RecordBatch, batch.Keep)
 		batch.Release()
 		copying += time.Since(start)
 		if err != nil {
