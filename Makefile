@@ -17,6 +17,7 @@ GOTESTSUM_VERSION      := v1.13.0
 PROMTOOL_VERSION       := v0.316.0
 ACTIONLINT_VERSION     := v1.7.12
 GOVULNCHECK_VERSION    := v1.3.0
+MEGATRON_BRIDGE_VERSION := 0.6.2
 
 # ---- Where things go. Nothing big lands in the checkout; Go keeps its own caches.
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/datacache
@@ -441,6 +442,15 @@ test-examples: build examples-venv ## The loader in JAX, Ray Train, TRL, torchti
 	@echo "==> test: the loader in JAX, Ray Train, TRL, torchtitan, torchft, Megatron, pandas and a notebook (about 3 min)"
 	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(SERVER) python docs/frameworks.md test/conformance hack/loopback.py $(LOCK) $(TRAINING_LOCK) $(EXAMPLES_LOCK) -- \
 		$(EXAMPLES) -m pytest python/tests/examples -rs --junitxml=$(REPORTS)/$@.xml --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
+
+MEGATRON_BRIDGE := $(CACHE)/tools/megatron-bridge-$(MEGATRON_BRIDGE_VERSION)
+.PHONY: test-megatron-bridge
+test-megatron-bridge: build examples-venv ## CacheProvider with Megatron-Bridge's own data classes, whose package wants Python 3.12 and CUDA (about 1 min; not part of CI).
+	@test -e $(MEGATRON_BRIDGE)/complete || { mkdir -p $(MEGATRON_BRIDGE) && cd $(MEGATRON_BRIDGE) && \
+		$(PYTHON) -m pip download --quiet --no-deps --only-binary :all: --python-version 3.12 megatron-bridge==$(MEGATRON_BRIDGE_VERSION) && \
+		$(PYTHON) -m zipfile -e *.whl . && touch complete; }
+	@MEGATRON_BRIDGE=$(MEGATRON_BRIDGE)/megatron/bridge PYTHONPATH=python/src $(EXAMPLES) -m pytest python/tests/examples/test_megatron.py -k bridge \
+		-rs --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
 .PHONY: fuzz
 fuzz: bootstrap ## Run every fuzz target FUZZ=5000x times each (about 5 min; 8 more cold; FUZZ='--unguided 5000x': about 2).
