@@ -23,7 +23,7 @@ import (
 )
 
 // TestObjects compares all objects made for a DataCache with testdata: a difference means that clusters would run something else. `go
-// test ./controller -update` rewrites it.
+// test ./controller/workload -update` rewrites it.
 func TestObjects(t *testing.T) {
 	t.Parallel()
 	pinned := cachetest.Minimal()
