@@ -63,6 +63,7 @@ func TestComponent(t *testing.T) {
 	want.Spec.Containers[0].Env = []corev1.EnvVar{
 		{Name: "STATUS_ADDRESS", Value: ":8082"}, // of the component trainer-manager-fluid
 		{Name: "POD_NAME", ValueFrom: field("metadata.name")}, {Name: "POD_NAMESPACE", ValueFrom: field("metadata.namespace")},
+		{Name: "GANGS", Value: "true"},
 	}
 	want.Spec.Containers[0].Ports = append([]corev1.ContainerPort{{Name: "status", ContainerPort: 8082}}, want.Spec.Containers[0].Ports...)
 	manager.Image, got.Spec.InitContainers = stock.Spec.Containers[0].Image, nil
