@@ -19,9 +19,11 @@ from slow_wire import SlowWire
 from small import small_table
 
 from kubeflow_datacache import DataCache, Loader, UnreachableError, World
+from kubeflow_datacache import cache as client
 from kubeflow_datacache.h2 import connection
 
 ROWS = 4_000
+SOONER = {"grpc.keepalive_time_ms": 750, "grpc.keepalive_timeout_ms": 750, "grpc.http2.ping_timeout_ms": 750}
 SMALL: dict[str, Any] = {"global_batch_size": 20, "shuffle": False, "prefetch_bytes": 1, "world": World()}
 
 
@@ -131,13 +133,16 @@ def test_a_slow_client(real: Cache, connect: Callable[..., DataCache]) -> None:
     assert loader.stats().bottleneck == "consumer", loader.stats()
 
 
+@pytest.mark.parametrize("transport", ["h2", "grpc"])
 @pytest.mark.parametrize("ask", ["rows", "status"])
 def test_a_frozen_server_is_given_up_after_the_time_asked_for(
-    real: Cache, connect: Callable[..., DataCache], monkeypatch: pytest.MonkeyPatch, ask: str
+    real: Cache, connect: Callable[..., DataCache], monkeypatch: pytest.MonkeyPatch, ask: str, transport: str
 ) -> None:
     """The time until the first sign of trouble counts, and the head has no second deadline."""
     monkeypatch.setattr(connection, "_SILENT_SECONDS", 0.75)
-    cache = connect(real.endpoint, retry_seconds=3.0)
+    options = client._CHANNEL  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(client, "_CHANNEL", [(name, SOONER.get(name, value)) for name, value in options])
+    cache = connect(real.endpoint, retry_seconds=3.0, transport=transport)
     table = cache.table()
     assert table[3]["id"] == 3
     pulse(real, signal.SIGSTOP)
