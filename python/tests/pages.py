@@ -55,15 +55,35 @@ def page_cache(server: Path, folder: Path) -> Generator[PageCache]:
 
 def blocks_of(page: str) -> list[str]:
     """The Python blocks of a page."""
-    return re.findall(r"^```python\n(.*?)^```$", (REPOSITORY / page).read_text(), re.DOTALL | re.MULTILINE)
+    return _blocks((REPOSITORY / page).read_text())
 
 
-def run_page(page: str, given: str, holds: str, cache: PageCache, folder: Path, **environment: str) -> None:
+def sections_of(page: str) -> dict[str, str]:
+    """The Python blocks of each section of a page as a program; "" is the beginning."""
+    begin, *sections = re.split(r"^## (?=.*$)", (REPOSITORY / page).read_text(), flags=re.MULTILINE)
+    titled = {"": begin, **{text.partition("\n")[0]: text for text in sections}}
+    return {title: "\n".join(blocks) for title, text in titled.items() if (blocks := _blocks(text))}
+
+
+def _blocks(text: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def run_page(page: str, given: str, holds: str, cache: PageCache, folder: Path) -> None:
     """Runs a page's blocks in their order, between what the page takes as given and what must hold afterwards."""
-    whole = "\n".join([given, *blocks_of(page), holds])
-    whole = whole.replace("grpc://127.0.0.1:50051", cache.endpoint).replace(METADATA, cache.metadata)
-    script = folder / "page.py"  # workers import it: so all of it stands under the guard
-    script.write_text(f'if __name__ == "__main__":\n{textwrap.indent(whole, "    ")}\n')
+    whole = "\n".join([given, *blocks_of(page), holds])  # workers import it: so all of it stands under the guard
+    run_script(guarded(whole), cache, folder)
+
+
+def guarded(program: str) -> str:
+    """The program, which does nothing when workers import it."""
+    return f'if __name__ == "__main__":\n{textwrap.indent(program, "    ")}\n'
+
+
+def run_script(program: str, cache: PageCache, folder: Path, **environment: str) -> None:
+    """Runs a program as a script."""
+    script = folder / "page.py"
+    script.write_text(program.replace("grpc://127.0.0.1:50051", cache.endpoint).replace(METADATA, cache.metadata))
     paths = [REPOSITORY / "python/src", REPOSITORY / "python/tests", os.environ.get("PYTHONPATH", "")]
     run = subprocess.run(
         [sys.executable, script],

@@ -1,20 +1,19 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Every Python block of docs/frameworks.md runs, in the page's order, against a real cache."""
+"""The Python blocks of each section of docs/frameworks.md run as a script, after those of the page's beginning."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from pages import page_cache, run_page
+import pytest
+from pages import PageCache, guarded, page_cache, run_script, sections_of
 from ray_environment import ray_environment
 
 # What the page takes as given: the reader's own model and storage.
 MODEL = """
-import functools
-import os
 import torch
-import lightning
 
 class Model(torch.nn.Module):
     def __init__(self):
@@ -23,6 +22,12 @@ class Model(torch.nn.Module):
 
     def forward(self, input_ids, labels):
         return {"loss": 1e-6 * (self.line(input_ids.float()).sum() + labels.sum())}
+
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+MODULE = """
+import lightning
 
 class Module(lightning.LightningModule):
     def __init__(self):
@@ -38,6 +43,10 @@ class Module(lightning.LightningModule):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
+module = Module()
+"""
+LANGUAGE_MODEL = """
+import functools
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -48,20 +57,34 @@ language_model = LlamaForCausalLM(LlamaConfig(vocab_size=3, **sizes))
 import trl
 
 trl.SFTConfig = functools.partial(trl.SFTConfig, use_cpu=True, bf16=False)  # whose default wants a GPU
-storage = os.getcwd()
-model, module = Model(), Module()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """
-HOLDS = """
+TITAN = """
 titan = config.dataloader.build(dp_world_size=2, dp_rank=0, seq_len=4, local_batch_size=64)
 assert next(iter(titan))[0]["input"].shape == (64, 4)
-assert loader.stats().steps == 6
-assert result.metrics == {"epoch": 2}, result.metrics
-assert arrays["input_ids"].shape == (1024, 5) and arrays["labels"].shape == (1024,)
-assert frame.shape == (1024, 1)
 """
+ARRAYS = 'assert arrays["input_ids"].shape == (1024, 5) and arrays["labels"].shape == (1024,)'
+SECTIONS = {  # by title: what the section takes as given, and what must hold afterwards
+    "Lightning": (MODEL + MODULE, "assert trainer.global_step == loader.stats().steps == 6"),
+    "Accelerate": (MODEL, "import os\nassert os.path.exists('out/model.safetensors')"),
+    "Hugging Face's Trainer": (MODEL, "assert trainer.state.global_step == 6 and metrics['eval_loss'] < 1"),
+    "TRL": (LANGUAGE_MODEL, "assert trainer.state.global_step == 3"),
+    "torchtitan": ("", TITAN),
+    "Ray Train": ("import os\nstorage = os.getcwd()", 'assert result.metrics == {"epoch": 2}, result.metrics'),
+    "JAX": ("", ARRAYS),
+    "pandas": ("", "assert frame.shape == (1024, 1)"),
+}
+BEGIN, *TITLES = (blocks := sections_of("docs/frameworks.md"))
 
 
-def test_every_block_runs(server: Path, tmp_path: Path) -> None:
-    with page_cache(server, tmp_path) as cache, ray_environment() as environment:
-        run_page("docs/frameworks.md", MODEL, HOLDS, cache, tmp_path, **environment)
+@pytest.fixture(scope="module")
+def cache(server: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageCache]:
+    """A cache of a table with the columns that the page names."""
+    with page_cache(server, tmp_path_factory.mktemp("page")) as one:
+        yield one
+
+
+@pytest.mark.parametrize("title", TITLES)
+def test_the_blocks_of_a_section_are_a_script(title: str, cache: PageCache, tmp_path: Path) -> None:
+    given, holds = SECTIONS[title]
+    with ray_environment() as environment:
+        run_script("\n".join([given, blocks[BEGIN], blocks[title], guarded(holds)]), cache, tmp_path, **environment)
