@@ -21,6 +21,7 @@ from kubeflow_datacache.options import LoaderOptions, check_options, explicit_si
 from kubeflow_datacache.order.epoch import Share
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.state import is_complete, rescaled, warn_nothing_left
+from kubeflow_datacache.torch.accelerate import refuse_division
 from kubeflow_datacache.torch.batch import item_of
 from kubeflow_datacache.torch.shared_value import SharedValue
 from kubeflow_datacache.torch.torchdata_state import MARK, loader_state_of
@@ -56,7 +57,6 @@ class StreamingDataset(IterableDataset[Any]):
         self._next_epochs = torch.zeros(_MOST_WORKERS, dtype=torch.int64).share_memory_()
 
     def __iter__(self) -> WorkerIterator:
-        _refuse_division()
         fetcher = sys._getframe(1).f_locals.get("self")  # pyright: ignore[reportPrivateUsage] - the iterating object
         if isinstance(fetcher, _IterableDatasetFetcher) and fetcher.auto_collation:
             raise TypeError(
@@ -70,13 +70,7 @@ class StreamingDataset(IterableDataset[Any]):
         """The number of steps in an epoch; the same for every rank and number of workers."""
         return self.open(0, 1, self.position()).steps
 
-    @property
-    def generator(self) -> None:
-        """None. Accelerate asks for it before it divides the rows among ranks, which raises TypeError."""
-        _refuse_division()
-
     def __getstate__(self) -> dict[str, Any]:
-        _refuse_division()
         return {**self.__dict__, "_options": {**self._options, "world": self._options["world"] or World.detect()}}
 
     @property
@@ -95,6 +89,7 @@ class StreamingDataset(IterableDataset[Any]):
 
         If that epoch was complete when the state was saved, the next iteration is empty; see Loader.set_epoch.
         """
+        refuse_division(self)  # Accelerate's data loaders call this before each iteration
         epoch = check_int("epoch", epoch, 0, 1 << 64)
         position = self._position.get()
         if not (position["resumed"] and position["epoch"] == epoch):
@@ -223,22 +218,6 @@ class WorkerIterator:
 
 def _at_begin(epoch: int) -> dict[str, Any]:
     return {"epoch": epoch, "state": None, "resumed": False, "complete": False, "blanks": 0}
-
-
-def _refuse_division() -> None:
-    """Raises TypeError if called by Accelerate's code that divides a dataset's rows among ranks once more."""
-    frame = sys._getframe(1) if "accelerate.data_loader" in sys.modules else None  # pyright: ignore[reportPrivateUsage]
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "accelerate.data_loader":
-            own = type(frame.f_locals.get("self")).__name__
-            if frame.f_code.co_name == "prepare_data_loader" or own in ("DataLoaderDispatcher", "IterableDatasetShard"):
-                if World.detect().size > 1:
-                    raise TypeError(
-                        "a StreamingDataset gives each rank its own rows, and Accelerate would divide them among the"
-                        " ranks once more: give prepare() a StreamingDataLoader(dataset) in place of a DataLoader"
-                    )
-                return
-        frame = frame.f_back
 
 
 def first_step(position: Mapping[str, Any]) -> int:
