@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -147,10 +148,10 @@ func (own *team) completes(t *testing.T, name string) {
 }
 
 // requires waits until the TrainJob's group requires the training pods alone.
-func (own *team) requires(t *testing.T, job string, members int64, cpu string) {
+func (own *team) requires(t *testing.T, kind schema.GroupVersionKind, job string, members int64, cpu string) {
 	t.Helper()
 	group := &unstructured.Unstructured{}
-	group.SetGroupVersionKind(gang.Kinds[0])
+	group.SetGroupVersionKind(kind)
 	cluster.Become(t, group, own.namespace, job, "right", func() error {
 		count, _, err := unstructured.NestedInt64(group.Object, "spec", "minMember")
 		if err != nil {
@@ -167,11 +168,11 @@ func (own *team) requires(t *testing.T, job string, members int64, cpu string) {
 	})
 }
 
-// TestCoscheduling covers TrainJobs with a cache whose training pods scheduler-plugins starts together.
-func TestCoscheduling(t *testing.T) {
+// TestGang covers TrainJobs with a cache whose training pods scheduler-plugins starts together, and what Volcano would read.
+func TestGang(t *testing.T) {
 	install(t)
 	for name, test := range map[string]func(*testing.T){
-		"room for all": roomForAll, "room for one less": roomForOneLess, "two gangs": twoGangs, "suspended": suspended, "an initializer of others": ofOthers,
+		"room for all": roomForAll, "room for one less": roomForOneLess, "two gangs": twoGangs, "a pod is replaced": replaced, "suspended": suspended, "Volcano": volcano, "an initializer of others": ofOthers,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -185,7 +186,7 @@ func roomForAll(t *testing.T) {
 	own := newTeam(t, "all", nodes, coscheduling())
 	cluster.Create(t, own.job("train"))
 	own.bound(t, "train", wellknown.StepName, 1)
-	own.requires(t, "train", nodes, "2")
+	own.requires(t, gang.Kinds[0], "train", nodes, "2")
 	if pods, _ := own.pods(t, "train", wellknown.NodeName); len(pods) > 0 {
 		t.Errorf("there are %d training pods before the cache is loaded", len(pods))
 	}
@@ -234,6 +235,25 @@ func twoGangs(t *testing.T) {
 	own.completes(t, names[1])
 }
 
+// replaced: a pod that ends while others train gets a successor, which joins them.
+func replaced(t *testing.T) {
+	own := newTeam(t, "replaced", nodes, coscheduling())
+	own.loaded.Store(true)
+	cluster.Create(t, own.job("train"))
+	own.bound(t, "train", wellknown.NodeName, nodes)
+	before, _ := own.pods(t, "train", wellknown.NodeName)
+	cluster.Delete(t, &before[0])
+	kubetest.Eventually(t, "a successor to be bound", func() error {
+		now, bound := own.pods(t, "train", wellknown.NodeName)
+		if bound != nodes || slices.ContainsFunc(now, func(pod corev1.Pod) bool { return pod.UID == before[0].UID }) {
+			return fmt.Errorf("%d of %d are", bound, len(now))
+		}
+		return nil
+	})
+	own.trained.Store(true)
+	own.completes(t, "train")
+}
+
 // suspended: Trainer counts anew while a TrainJob is suspended, and the step stays out of the gang.
 func suspended(t *testing.T) {
 	own := newTeam(t, "suspended", nodes, coscheduling())
@@ -250,7 +270,7 @@ func suspended(t *testing.T) {
 			return cluster.Client.Update(t.Context(), job)
 		})
 	}
-	own.requires(t, "train", nodes+1, "2100m")
+	own.requires(t, gang.Kinds[0], "train", nodes+1, "2100m")
 	set := &jobset.JobSet{}
 	cluster.Appear(t, set, own.namespace, "train")
 	for i := range set.Spec.ReplicatedJobs {
@@ -261,10 +281,10 @@ func suspended(t *testing.T) {
 	}
 	rests(t, set)
 	suspend(false)
-	own.requires(t, "train", nodes, "2")
+	own.requires(t, gang.Kinds[0], "train", nodes, "2")
 	own.bound(t, "train", wellknown.NodeName, nodes)
 	suspend(true)
-	own.requires(t, "train", nodes+1, "2100m")
+	own.requires(t, gang.Kinds[0], "train", nodes+1, "2100m")
 	own.bound(t, "train", wellknown.NodeName, 0)
 	suspend(false)
 	own.bound(t, "train", wellknown.NodeName, nodes)
@@ -309,7 +329,7 @@ func ofOthers(t *testing.T) {
 	job.Spec.RuntimeRef.Name = "others"
 	job.Spec.Initializer.Dataset.StorageUri = new("hf://demo/reviews")
 	cluster.Create(t, job)
-	own.requires(t, "train", nodes+1, "3")
+	own.requires(t, gang.Kinds[0], "train", nodes+1, "3")
 	kubetest.Eventually(t, "the scheduler to reject the initializer", func() error {
 		pods, bound := own.pods(t, "train", wellknown.StepName)
 		if bound > 0 {
