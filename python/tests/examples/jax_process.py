@@ -45,7 +45,15 @@ def main() -> None:
             if len(arrays) == SAVED:
                 saved = {"loader": loader.state_dict(), "proof": proof.state_dict()}
 
+    evaluated = 0
+    padded: dict[str, Any] = {**options, "shuffle": False, "tail": "pad"}
+    held = DataCache(endpoint).loader(**padded, columns=["id"])
+    for batch in held:
+        ids = batch.numpy()["id"] * batch.valid
+        evaluated += int(total(jax.make_array_from_process_local_data(rows, ids)))
+
     read = {
+        "evaluated": evaluated,
         "steps": [multihost_utils.process_allgather(array, tiled=True).tolist() for array in arrays],
         "sums": [int(total(array)) for array in arrays],
         "verified": [epoch for epoch in verified if epoch is not None],

@@ -62,14 +62,29 @@ TITAN = """
 titan = config.dataloader.build(dp_world_size=2, dp_rank=0, seq_len=4, local_batch_size=64)
 assert next(iter(titan))[0]["input"].shape == (64, 4)
 """
-ARRAYS = 'assert arrays["input_ids"].shape == (1024, 5) and arrays["labels"].shape == (1024,)'
+MEGATRON = """
+import os
+import sys
+import types
+import torch.distributed as dist
+from megatron.core import parallel_state
+
+args = types.SimpleNamespace(consumed_train_samples=1024, global_batch_size=1024, micro_batch_size=64, seq_length=4)
+sys.modules["megatron.training"] = types.SimpleNamespace(get_args=lambda: args)  # Megatron-LM is in no package
+dist.init_process_group("gloo", f"file://{os.getcwd()}/meeting", rank=0, world_size=1)
+parallel_state.initialize_model_parallel()
+assert next(train_valid_test_datasets_provider([])[0])["tokens"].shape == (64, 4)
+dist.destroy_process_group()
+"""
+ARRAYS = 'assert arrays["input_ids"].shape == (1024, 5) and arrays["labels"].shape == (1024,) and right == 1050'
 SECTIONS = {  # by title: what the section takes as given, and what must hold afterwards
     "Lightning": (MODEL + MODULE, "assert trainer.global_step == loader.stats().steps == 6"),
     "Accelerate": (MODEL, "import os\nassert os.path.exists('out/model.safetensors')"),
     "Hugging Face's Trainer": (MODEL, "assert trainer.state.global_step == 6 and metrics['eval_loss'] < 1"),
     "TRL": (LANGUAGE_MODEL, "assert trainer.state.global_step == 3"),
     "torchtitan": ("", TITAN),
-    "Ray Train": ("import os\nstorage = os.getcwd()", 'assert result.metrics == {"epoch": 2}, result.metrics'),
+    "Megatron-LM and Megatron-Bridge": ("", MEGATRON),
+    "Ray Train": ("import os\nstorage = os.getcwd()", 'assert result.metrics == {"epoch": 2, "right": 1050}'),
     "JAX": ("", ARRAYS),
     "pandas": ("", "assert frame.shape == (1024, 1)"),
 }

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from jax_process import EPOCHS, SAVED
 from loopback import free_port
-from small import small_cache, steps_of
+from small import ROWS, small_cache, steps_of
 from wide import tokens_of
 
 from kubeflow_datacache import DataCache, World
@@ -71,6 +71,7 @@ def test_global_arrays_are_the_same_for_every_number_of_processes(endpoint: str,
     want = list(itertools.chain(*(steps_of(OPTIONS, epoch) for epoch in range(EPOCHS))))
     for read in two:
         assert read["steps"] == want
+        assert read["evaluated"] == sum(range(ROWS)), "each row once, without padding"
         assert read["sums"] == [sum(step) for step in want], "summed over all processes"
     (rest,) = run(endpoint, tmp_path, 1, two[1]["state"])
     assert rest["steps"] == want[SAVED:]

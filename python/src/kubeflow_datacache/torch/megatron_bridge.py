@@ -91,7 +91,9 @@ class _Position(Callback):  # pyright: ignore[reportUntypedBaseClass]
         """After a checkpoint was saved."""
         state, file = self._provider.__dict__.get("_state"), _file(context.state.cfg.checkpoint.save)
         if state is not None and file is not None and dist.get_rank() == 0:
-            file.write_text(json.dumps(state))
+            written = file.with_suffix(".tmp")
+            written.write_text(json.dumps(state))
+            written.replace(file)
 
 
 def _file(folder: str | None) -> Path | None:
