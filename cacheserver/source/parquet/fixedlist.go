@@ -13,6 +13,10 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
+// mostFixed is the number of values that the lists of fixed size in a batch may have: lists that are null have them too, although they take no
+// room in the file.
+const mostFixed = 4 << 20
+
 // makeFixed returns lists that all have the same length, which Parquet stores as lists of any length.
 func (c *projected) makeFixed(ctx context.Context, mem allocator, from arrow.Array, size int64) (arrow.Array, error) {
 	lists, ok := from.(*array.List)
@@ -49,6 +53,9 @@ func fixedValues(ctx context.Context, mem allocator, lists *array.List, size int
 			first, _ = lists.ValueOffsets(0)
 		}
 		return array.NewSlice(lists.ListValues(), first, first+int64(lists.Len())*size), nil
+	}
+	if n := int64(lists.Len()) * size; n > mostFixed {
+		return nil, fmt.Errorf("%d lists, some of them null, of %d values each do not fit a batch: leave the column out, or rewrite the file without %s", lists.Len(), size, originKey)
 	}
 	places := array.NewInt64Builder(mem)
 	defer places.Release()

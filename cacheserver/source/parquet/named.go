@@ -27,11 +27,7 @@ func ReadNames(ctx context.Context, f *objstore.File) (*Footer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if origin := originOf(footer.meta.KeyValueMetadata()); origin != nil && origin.NumFields() == len(footer.columns) {
-		for i, c := range footer.columns {
-			c.refine(origin.Field(i))
-		}
-	}
+	refine(footer.columns, footer.meta.KeyValueMetadata())
 	return footer, nil
 }
 
