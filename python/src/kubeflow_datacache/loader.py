@@ -19,8 +19,7 @@ from kubeflow_datacache.arguments import check_int, check_state
 from kubeflow_datacache.client import Source, StreamClient
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.fetch.feed import Feed
-from kubeflow_datacache.fetch.merge import Merge
-from kubeflow_datacache.fetch.mix_feed import MixFeed
+from kubeflow_datacache.fetch.merge import Merge, RowFeed
 from kubeflow_datacache.fetch.prefetch import Prefetcher
 from kubeflow_datacache.monitoring.bar import ProgressBar, progress_bar
 from kubeflow_datacache.monitoring.stage_timer import StageTimer
@@ -31,7 +30,7 @@ from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.heap import HEAP
-from kubeflow_datacache.state import MixState, State, rescaled, warn_nothing_left
+from kubeflow_datacache.state import LoaderState, State, rescaled, warn_nothing_left
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.transform import Transform
 from kubeflow_datacache.world import World, check_resize
@@ -207,7 +206,7 @@ class Loader:
         """The current position as JSON-serializable values, the same on every rank. Prefetched batches do not count."""
         return self._state().as_dict()
 
-    def _state(self) -> State | MixState:
+    def _state(self) -> LoaderState:
         order, dataset = self._order, self._dataset
         return State(
             table_uuid=dataset.table_uuid,
@@ -377,10 +376,10 @@ class Loader:
             tail=own["tail"],
         )
 
-    def _open_feed(self, request: Mapping[str, Any], prefetch_bytes: int, step: int, stop: Stop) -> Feed | MixFeed:
+    def _open_feed(self, request: Mapping[str, Any], prefetch_bytes: int, step: int, stop: Stop) -> RowFeed:
         """Opens a feed from a step on; request is that of _request."""
         cache = cast("StreamClient", self._cache)
-        return Feed(
+        return Feed.open(
             cache, request, self._dataset, start_step=step, prefetch_bytes=prefetch_bytes, stop=stop, timer=self._timer
         )
 

@@ -206,7 +206,7 @@ class MixLoader(Loader):
         quotas = _quotas(self._mix, prefetch_bytes)
 
         def open_part(part: int, first_key: int) -> Feed:
-            return Feed(
+            return Feed.open(
                 caches[part],
                 {**request, "part": part},
                 datasets[part],
@@ -217,7 +217,7 @@ class MixLoader(Loader):
                 first_key=first_key,
             )
 
-        return MixFeed(open_part, self._mix, self._schemas)
+        return MixFeed.open(open_part, self._mix, self._schemas)
 
 
 @explicit_signature

@@ -23,8 +23,8 @@ _ROWS: Final = ("table_uuid", "snapshot", "filter", "row_filter", "split", "rows
 _POSITION = ("epoch", "next_step")  # the fields that hold the position; all others must match the loader
 
 
-class _Checked:
-    """Checks a saved state against that of a loader. Subclasses are dataclasses with JSON-serializable fields."""
+class LoaderState:
+    """A loader's position, which a saved one is checked against. Subclasses are dataclasses of JSON values."""
 
     def as_dict(self) -> dict[str, Any]:
         """The state as a dict of JSON-serializable values."""
@@ -61,7 +61,7 @@ class _Checked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class State(_Checked):
+class State(LoaderState):
     """A loader's position, and everything that determines the order of rows. Valid for every rank and any world size.
 
     next_step is the first step of the epoch that has not been returned.
@@ -86,7 +86,7 @@ class State(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixState(_Checked):
+class MixState(LoaderState):
     """The state of a mixture's loader. rows is the number of rows of an epoch of the mixture.
 
     parts: of each part the name, the fields of its dataset, and its weights by phase. phases: rows of each phase but

@@ -8,7 +8,7 @@ import functools
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pyarrow as pa
 
@@ -54,13 +54,40 @@ def batch_bytes(prefetch_bytes: int, *, streams: int, readers: int) -> int:
 class Feed:
     """Reads one reader's share of an epoch, starting at a step. The consumer takes rows per data node. Must be closed.
 
-    request is the CMD descriptor of an epoch, or of a part of a mixture, without start_step. first_key: the number of
-    data node 0 in the timer. Setting `stop` ends the feed. Only one thread may call
-    take and mark; each stream has its own thread.
+    Make it with open(). request is the CMD descriptor of an epoch, or of a part of a mixture, without start_step; info
+    is the head's answer to it. first_key: the number of data node 0 in the timer. Setting `stop` ends the feed. Only
+    one thread may call take and mark; each stream has its own thread.
     """
 
     def __init__(
         self,
+        cache: StreamClient,
+        request: Mapping[str, Any],
+        dataset: Dataset,
+        info: FlightInfo,
+        *,
+        start_step: int,
+        prefetch_bytes: int,
+        stop: Stop,
+        timer: StageTimer,
+        first_key: int,
+    ) -> None:
+        self._first_key = first_key
+        self._cache, self._request, self._dataset = cache, request, dataset
+        self._prefetch_bytes, self._timer, self._stop = prefetch_bytes, timer, stop
+        self._streams: Mapping[int, NodeStream] = {}  # never changed, but replaced: any thread may iterate over it
+        self._resume_point = ResumePoint(start_step, {})
+        self.info = info
+        self._lock = threading.Lock()
+        self._waiting = {endpoint.node: endpoint for endpoint in self.info.endpoints}
+        scattered = request["shuffle"] or request["kind"] == "mix" or self.info.placement.scattered
+        at_once = len(self._waiting) if scattered else 1
+        self._at_once = at_once
+        self._batch_bytes = batch_bytes(prefetch_bytes, streams=at_once, readers=request["world"] * request["workers"])
+
+    @classmethod
+    def open(
+        cls,
         cache: StreamClient,
         request: Mapping[str, Any],
         dataset: Dataset,
@@ -70,20 +97,22 @@ class Feed:
         stop: Stop,
         timer: StageTimer,
         first_key: int = 0,
-    ) -> None:
-        self._first_key = first_key
-        self._cache, self._request, self._dataset = cache, request, dataset
-        self._prefetch_bytes, self._timer, self._stop = prefetch_bytes, timer, stop
-        self._streams: Mapping[int, NodeStream] = {}  # never changed, but replaced: any thread may iterate over it
-        self._resume_point = ResumePoint(start_step, {})
-        self.info = self._get_info(start_step)
-        self._lock = threading.Lock()
-        self._waiting = {endpoint.node: endpoint for endpoint in self.info.endpoints}
-        scattered = request["shuffle"] or request["kind"] == "mix" or self.info.placement.scattered
-        at_once = len(self._waiting) if scattered else 1
-        self._batch_bytes = batch_bytes(prefetch_bytes, streams=at_once, readers=request["world"] * request["workers"])
-        for node in list(self._waiting)[:at_once]:
-            self._open(node)
+    ) -> Self:
+        """Asks the head where the rows are, and opens the streams that are read first."""
+        feed = cls(
+            cache,
+            request,
+            dataset,
+            _described(cache, request, dataset, start_step, stop),
+            start_step=start_step,
+            prefetch_bytes=prefetch_bytes,
+            stop=stop,
+            timer=timer,
+            first_key=first_key,
+        )
+        for node in list(feed._waiting)[: feed._at_once]:
+            feed._open(node)
+        return feed
 
     @property
     def apart(self) -> bool:
@@ -175,21 +204,9 @@ class Feed:
         holding = sum(not stream.drained for stream in self._streams.values())
         return self._prefetch_bytes / max(1, holding)
 
-    def _get_info(self, start_step: int) -> FlightInfo:
-        info = self._cache.get_flight_info({**self._request, "start_step": start_step}, self._stop)
-        was, now = self._dataset, info.dataset
-        if now.fingerprint != was.fingerprint or now.rows != was.rows:
-            raise DatasetChangedError(
-                f"the cache at {self._cache.endpoint} now serves another dataset: fingerprint {now.fingerprint}"
-                f" (snapshot {now.snapshot}, {now.rows} rows), this loader began with {was.fingerprint} (snapshot"
-                f" {was.snapshot}, {was.rows} rows). Positions of one mean nothing in the other: make a new loader, or"
-                " start the cache with the snapshot pinned"
-            )
-        return info
-
     def _reopen(self, node: int, received: int) -> Opening | None:
         point = self._resume_point
-        info = self._get_info(point.step)
+        info = _described(self._cache, self._request, self._dataset, point.step, self._stop)
         now, before = info.placement.bounds, self.info.placement.bounds
         if now != before:
             raise MovedError(f"the rows lie on other data nodes than before: {now}, were {before}")
@@ -203,3 +220,19 @@ class Feed:
                 " a fault of the server, no row was passed on in their place"
             )
         return None
+
+
+def _described(
+    cache: StreamClient, request: Mapping[str, Any], was: Dataset, start_step: int, stop: Stop
+) -> FlightInfo:
+    """The head's answer to a request from a step on. Raises DatasetChangedError if it is about another dataset."""
+    info = cache.get_flight_info({**request, "start_step": start_step}, stop)
+    now = info.dataset
+    if now.fingerprint != was.fingerprint or now.rows != was.rows:
+        raise DatasetChangedError(
+            f"the cache at {cache.endpoint} now serves another dataset: fingerprint {now.fingerprint}"
+            f" (snapshot {now.snapshot}, {now.rows} rows), this loader began with {was.fingerprint} (snapshot"
+            f" {was.snapshot}, {was.rows} rows). Positions of one mean nothing in the other: make a new loader, or"
+            " start the cache with the snapshot pinned"
+        )
+    return info

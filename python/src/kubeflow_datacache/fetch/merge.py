@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Protocol
 
 import pyarrow as pa
 
-from kubeflow_datacache.fetch.feed import Feed, MovedError
-from kubeflow_datacache.fetch.mix_feed import MixFeed
+from kubeflow_datacache.fetch.feed import MovedError
+from kubeflow_datacache.flight_info import FlightInfo
 from kubeflow_datacache.monitoring.stage_timer import StageTimer
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.order.plan import InterleavedRun, Plan, Run
@@ -23,7 +23,49 @@ from kubeflow_datacache.stop import Stop
 # cache.
 _BLOCK_BYTES: Final = 16 << 20
 _BLOCK_ROWS: Final = 1 << 17
-OpenFeed = Callable[[int, Stop], Feed | MixFeed]  # opens a feed from a step on
+
+
+class RowFeed(Protocol):
+    """The rows of a reader's share, by data node: a Feed, or the MixFeed of a mixture."""
+
+    info: FlightInfo
+
+    @property
+    def apart(self) -> bool:
+        """Whether steps may have different columns."""
+        ...
+
+    @property
+    def reconnects(self) -> int:
+        """The number of times that streams were reopened."""
+        ...
+
+    def schema_of(self, step: int) -> pa.Schema:
+        """The schema of the rows of a step."""
+        ...
+
+    def take(self, node: int, count: int) -> Iterator[pa.RecordBatch]:
+        """The next `count` rows of a data node, as they arrive."""
+        ...
+
+    def mark(self, step: int, counts: Mapping[int, int]) -> None:
+        """Records that all steps before `step` are complete."""
+        ...
+
+    def depth(self) -> tuple[int, int]:
+        """The rows and bytes that were read ahead."""
+        ...
+
+    def stop(self) -> None:
+        """Makes a blocked take raise an exception."""
+        ...
+
+    def close(self) -> None:
+        """Closes the streams."""
+        ...
+
+
+OpenFeed = Callable[[int, Stop], RowFeed]  # opens a feed from a step on
 
 
 class Merge:
@@ -49,7 +91,7 @@ class Merge:
         self._policy = policy
         self._stopped = False
         self._stop = Stop()  # stops the current feed
-        self.feed: Feed | MixFeed | None = None
+        self.feed: RowFeed | None = None
         self.reconnects = 0
 
     def stop(self) -> None:
@@ -79,7 +121,7 @@ class Merge:
                 feed.close()
                 self.reconnects, self.feed = self.reconnects + feed.reconnects, None
 
-    def _walk(self, feed: Feed | MixFeed, step: int) -> Iterator[StepBlock]:
+    def _walk(self, feed: RowFeed, step: int) -> Iterator[StepBlock]:
         plan = Plan(self._epoch, self._share, feed.info.placement, apart=feed.apart)
         row_bytes = feed.info.row_bytes
         most = min(_BLOCK_ROWS, int(min(_BLOCK_BYTES, self._block_bytes) / row_bytes))
@@ -96,7 +138,7 @@ class Merge:
                 yield self._interleave(ahead, feed)
             step = ahead.steps[-1] + 1
 
-    def _pass(self, run: Run, feed: Feed | MixFeed) -> Iterator[StepBlock]:
+    def _pass(self, run: Run, feed: RowFeed) -> Iterator[StepBlock]:
         """Yields the complete steps of each message. Copies only small columns and steps that span messages."""
         schema, size, steps = feed.schema_of(run.steps[0]), run.size, run.steps
         torn: list[pa.RecordBatch] = []  # parts of an incomplete step
@@ -111,7 +153,7 @@ class Merge:
                 feed.mark(block.steps[-1] + 1, {run.node: count * size})
                 yield block
 
-    def _interleave(self, run: InterleavedRun, feed: Feed | MixFeed) -> StepBlock:
+    def _interleave(self, run: InterleavedRun, feed: RowFeed) -> StepBlock:
         """Collects the rows of a run from all data nodes and puts them in the order of its steps."""
         parts = [part for node, count in run.counts.items() for part in feed.take(node, count)]
         feed.mark(run.steps[-1] + 1, run.counts)

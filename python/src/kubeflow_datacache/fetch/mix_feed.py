@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Self
 
 import pyarrow as pa
 
@@ -18,22 +19,26 @@ from kubeflow_datacache.order.split import JoinedPlacement
 class MixFeed:
     """One Feed per part. Data nodes, and rows, are numbered through all parts: those of part 0 come first.
 
-    open_part(part, first_key) opens the feed of a part. schemas: of the batches of each part.
+    Make it with open(). schemas: of the batches of each part.
     """
 
-    def __init__(self, open_part: Callable[[int, int], Feed], order: Mix, schemas: Sequence[pa.Schema]) -> None:
-        self._order, self._schemas = order, schemas
-        self._feeds: list[Feed] = []
-        self._places: list[tuple[int, int]] = []  # of each node: its part, and its number there
+    def __init__(self, feeds: Sequence[Feed], order: Mix, schemas: Sequence[pa.Schema]) -> None:
+        self._feeds, self._order, self._schemas = feeds, order, schemas
+        # of each node: its part, and its number there
+        self._places = [(part, node) for part, feed in enumerate(feeds) for node in range(_nodes(feed))]
+        self.info = _joined([feed.info for feed in feeds], order.starts.tolist(), schemas[0])
+
+    @classmethod
+    def open(cls, open_part: Callable[[int, int], Feed], order: Mix, schemas: Sequence[pa.Schema]) -> Self:
+        """Opens the feeds of all parts; open_part(part, first_key) opens that of one."""
+        feeds: list[Feed] = []
         try:
             for part in range(len(schemas)):
-                feed = open_part(part, len(self._places))
-                self._feeds.append(feed)
-                self._places += [(part, node) for node in range(len(feed.info.placement.bounds))]
+                feeds.append(open_part(part, sum(map(_nodes, feeds))))
+            return cls(feeds, order, schemas)
         except BaseException:
-            self.close()
+            _close(feeds)
             raise
-        self.info = _joined([feed.info for feed in self._feeds], order.starts.tolist(), schemas[0])
 
     @property
     def apart(self) -> bool:
@@ -77,9 +82,18 @@ class MixFeed:
 
     def close(self) -> None:
         """Closes the streams of all parts."""
-        self.stop()
-        for feed in self._feeds:
-            feed.close()
+        _close(self._feeds)
+
+
+def _nodes(feed: Feed) -> int:
+    return len(feed.info.placement.bounds)
+
+
+def _close(feeds: Sequence[Feed]) -> None:
+    for feed in feeds:  # all stop at once
+        feed.stop()
+    for feed in feeds:
+        feed.close()
 
 
 def _joined(infos: list[FlightInfo], starts: Sequence[int], schema: pa.Schema) -> FlightInfo:
