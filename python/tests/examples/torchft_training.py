@@ -28,14 +28,13 @@ from kubeflow_datacache.torch.torchft import Follow
 
 REPLICAS, KILLED = 3, 1
 BEFORE, AFTER = 12, 12  # committed steps before the kill, and with all replicas after it
-ABORTED = 5  # the step whose first attempt fails in one replica, so that all repeat it
 SECONDS = 300
 FORK = multiprocessing.get_context("fork")
 
 
 def lighthouse(folder: Path) -> None:
     """torchft's lighthouse, which makes quorums, until this process is killed."""
-    server = LighthouseServer("127.0.0.1:0", min_replicas=1, join_timeout_ms=1000, heartbeat_timeout_ms=1000)
+    server = LighthouseServer("127.0.0.1:0", min_replicas=1, join_timeout_ms=10000, heartbeat_timeout_ms=2000)
     (folder / "address.tmp").write_text(f"http://127.0.0.1:{server.address().rpartition(':')[2].strip('/')}")
     (folder / "address.tmp").rename(folder / "address")
     time.sleep(SECONDS)
@@ -58,7 +57,7 @@ def replica(endpoint: str, options: dict[str, Any], folder: Path, me: int) -> No
         load_state_dict=load,
         state_dict=lambda: {"model": model.state_dict(), "optimizer": inner.state_dict()},
         min_replica_size=1,
-        timeout=timedelta(seconds=10),
+        timeout=timedelta(seconds=60),
         rank=0,
         world_size=1,
         store_addr="127.0.0.1",
@@ -81,10 +80,9 @@ def replica(endpoint: str, options: dict[str, Any], folder: Path, me: int) -> No
                     json.dumps({**attempt, "rank": rank, "size": manager.num_participants(), "ids": ids.tolist()})
                     + "\n"
                 )
-            if step == ABORTED and not failed:
-                failed = me == 0
-                if failed:
-                    manager.report_error(RuntimeError("this attempt fails"))
+            if me == 0 and not failed and rank is not None and manager.num_participants() == REPLICAS:
+                failed = True  # once, so that all replicas repeat the step
+                manager.report_error(RuntimeError("this attempt fails"))
             losses = cross_entropy(model(ids.float()[:, None] / 1000), ids % 2, reduction="sum")
             (losses * batch.weight).backward()
             for weight in model.parameters():  # torchft 0.2.0's DistributedDataParallel ends the process after an error
