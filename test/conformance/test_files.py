@@ -249,6 +249,30 @@ def test_folders_of_other_formats_and_unfinished_ones_are_refused(
     assert Path(adds).name in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("marker", "address", "says"),
+    [
+        ("metadata/00003-x.metadata.json", "data", "is an Iceberg table or a part of one"),
+        ("metadata/00003-x.metadata.json", "data/day=1/1.parquet", "is an Iceberg table or a part of one"),
+        ("_delta_log/00000000000000000000.json", "day=1/hour=2", "is a Delta table or a part of one"),
+        (".hoodie/hoodie.properties", "day=1/*.parquet", "is a Hudi table or a part of one"),
+        ("metadata/notes.txt", "data", ""),
+        ("metadata/00003-x.metadata.json", "other", ""),
+        ("_delta_log/00000000000000000000.json", "other", ""),
+    ],
+)
+def test_a_part_of_a_table_of_another_format_is_refused(
+    marker: str, address: str, says: str, folder: Path, caches: Caches
+) -> None:
+    for place in ("data/day=1", "day=1/hour=2", "day=1", "other"):
+        folders.write(folder, f"{place}/1.parquet", folders.numbers(0, 9))
+    assert caches.run("inspect", "--files", str(folder / address)).returncode == 0
+    touch(folder / marker)
+    done = caches.run("inspect", "--files", str(folder / address))
+    assert (done.returncode == 0) == (says == "")
+    assert says in done.stderr
+
+
 def test_a_job_that_committed_is_read(folder: Path, caches: Caches) -> None:
     folders.left_out(folder)
     for name in ("_started_17", "_committed_17"):

@@ -4,21 +4,21 @@
 package e2e
 
 import (
-	"strings"
 	"testing"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 )
 
-// TestFolder trains from a folder of Parquet files: those of an Iceberg table, without what the table says of them.
+// TestFolder trains from a folder of Parquet files.
 func TestFolder(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t)
-	table, _, _ := strings.Cut(reviews.write(t), "/metadata/")
+	plain := reviews
+	plain.Plain = true
 	j := cacheJob("folder", "", 2, "loader")
 	j.Initializer = "Arrow"
 	j.Dataset = map[string]any{
-		"source": table + "/data/", "cluster_size": 3,
+		"source": plain.write(t), "cluster_size": 3,
 		"head_cpu": "50m", "head_mem": "128Mi", "worker_cpu": "50m", "worker_mem": "256Mi",
 	}
 	r := train(t, ns, j)

@@ -23,6 +23,7 @@ type table struct {
 	Truncate bool   `json:"truncate"`
 	Words    bool   `json:"words"` // contents of words, of which the label can be learnt
 	Moves    bool   `json:"moves"` // for moving only
+	Plain    bool   `json:"plain"` // no table, only its files; write returns their folder
 }
 
 // reviews is the table of most tests.

@@ -5,6 +5,7 @@ package files
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"regexp"
@@ -72,10 +73,11 @@ func listOne(ctx context.Context, store *objstore.Store, uri string) (*listing, 
 	if len(entries) == 0 {
 		return nil, fmt.Errorf("%s is empty: check the address", uri)
 	}
-	if err := refuse(uri, entries); err != nil {
+	top := strings.TrimSuffix(entries[0].URI, entries[0].Path)
+	if err := errors.Join(refuse(uri, entries), refuseInside(ctx, store, uri, top)); err != nil {
 		return nil, err
 	}
-	found := &listing{roots: []string{strings.TrimSuffix(entries[0].URI, entries[0].Path)}}
+	found := &listing{roots: []string{top}}
 	for _, e := range entries {
 		switch {
 		case e.Path != "" && isHidden(e.Path):
@@ -140,7 +142,7 @@ func refuse(uri string, entries []objstore.Entry) error {
 		}
 	}
 	if iceberg != "" {
-		return fmt.Errorf("%s is an Iceberg table: read as plain files it would have rows that were deleted or replaced: name its metadata file, such as %s, as a table", uri, iceberg)
+		return fmt.Errorf("%s is an Iceberg table or a part of one: read as plain files it would have rows that were deleted or replaced: name its metadata file, such as %s, as a table", uri, iceberg)
 	}
 	for _, e := range entries {
 		dir, base := path.Split(e.Path)
@@ -159,9 +161,46 @@ func refuse(uri string, entries []objstore.Entry) error {
 	return nil
 }
 
+// mostMarkers bounds how many files above an address are looked at.
+const mostMarkers = 1000
+
+// refuseInside returns an error if a folder, or a file, is where a table of another format keeps its files: below the folder data/ of an
+// Iceberg table, or in partitions of a Delta or Hudi table, whose logs lie above it. A folder that can't be listed says nothing.
+func refuseInside(ctx context.Context, store *objstore.Store, uri, top string) error {
+	at, partitions := strings.LastIndexByte(top, '/'), true
+	for at > 0 {
+		above := strings.LastIndexByte(top[:at], '/')
+		if above <= 0 || top[above-1] == '/' { // at is behind the bucket
+			return nil
+		}
+		var markers []string
+		if top[above+1:at] == "data" {
+			markers = []string{"metadata"}
+		}
+		if partitions = partitions && strings.Contains(top[above+1:at], "="); partitions {
+			markers = append(markers, "_delta_log", ".hoodie")
+		}
+		for _, marker := range markers {
+			var found []objstore.Entry
+			for e, err := range store.List(ctx, top[:above+1]+marker) {
+				if err != nil || len(found) == mostMarkers {
+					break
+				}
+				e.Path = path.Join(marker, e.Path)
+				found = append(found, e)
+			}
+			if err := refuse(uri, found); err != nil {
+				return err
+			}
+		}
+		at = above
+	}
+	return nil
+}
+
 // refused are folders that only tables of other formats have, or only while a job writes.
 var refused = map[string]string{
-	"_delta_log": "is a Delta table: read as plain files it would have rows that were deleted or replaced: write its current rows to a folder of plain files, or give it Iceberg metadata (UniForm) and name that as a table",
-	".hoodie":    "is a Hudi table: read as plain files it would have rows that were deleted or replaced: write its current rows to a folder of plain files",
+	"_delta_log": "is a Delta table or a part of one: read as plain files it would have rows that were deleted or replaced: write its current rows to a folder of plain files, or give it Iceberg metadata (UniForm) and name that as a table",
+	".hoodie":    "is a Hudi table or a part of one: read as plain files it would have rows that were deleted or replaced: write its current rows to a folder of plain files",
 	"_temporary": "is being written: a Spark or Hadoop job has not ended: wait for it; if it died, run it again or delete its files",
 }

@@ -3,9 +3,10 @@
 """tables.py < JSON: writes an Iceberg table into the bucket "tables" and prints the URI of its metadata file.
 
 {"name": ..., "rows": ..., "files": ..., "width": ...}: numbers of rows and files, and the approximate bytes of a
-content. "moves": true appends another file then, and prints what a REST catalog returns for the table before and after
-that, as JSON. "truncate": true cuts the last file short, like an interrupted upload. "words": true writes contents of
-common words after the id instead, with label 1 where one of them is "marvellous".
+content. "plain": true writes Parquet files that belong to no table, and prints the URI of their folder. "moves": true
+appends another file then, and prints what a REST catalog returns for the table before and after that, as JSON.
+"truncate": true cuts the last file short, like an interrupted upload. "words": true writes contents of common words
+after the id instead, with label 1 where one of them is "marvellous".
 
 Row i has id i, a content that begins with "review i ", and label i % 5. The store and its keys are in AWS_ENDPOINT_URL
 and the other AWS variables.
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow.fs import S3FileSystem
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
@@ -72,6 +74,16 @@ def write(catalog: SqlCatalog, spec: dict[str, Any]) -> Table:
     return table
 
 
+def write_plain(store: S3FileSystem, spec: dict[str, Any]) -> str:
+    """Write the files without a table, and return their folder."""
+    folder = f"{BUCKET}/{os.urandom(4).hex()}/{spec['name']}"
+    each = -(-spec["rows"] // spec["files"])
+    for begin in range(0, spec["rows"], each):
+        file = rows(begin, min(each, spec["rows"] - begin), spec["width"])
+        pq.write_table(file, f"{folder}/part-{begin:08}.parquet", row_group_size=max(1, each // 4), filesystem=store)
+    return f"s3://{folder}/"
+
+
 def truncate(store: S3FileSystem, table: Table) -> None:
     """Truncate the table's last file to three quarters."""
     file = [task.file for task in table.scan().plan_files()][-1].file_path.removeprefix("s3://")
@@ -96,6 +108,9 @@ def main() -> None:
         endpoint_override=endpoint, access_key=key, secret_key=secret, region=region, allow_bucket_creation=True
     )
     store.create_dir(BUCKET)
+    if spec.get("plain"):
+        print(write_plain(store, spec))
+        return
     with tempfile.TemporaryDirectory() as folder:
         catalog = SqlCatalog(
             "lake",
