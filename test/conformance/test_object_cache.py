@@ -98,7 +98,8 @@ class ObjectCaches:
         for name in names:
             self.watched.append(f"http://127.0.0.1:{free_port()}")
             flags = ["--standalone", "--tokens", folder / "tokens", "--buckets", folder / "buckets.json", *peers]
-            place = ["--dir", folder / name, "--name", name, "--listen", addresses[name]]
+            # The disk may be full of other things.
+            place = ["--dir", folder / name, "--min-free", "0", "--name", name, "--listen", addresses[name]]
             watch = ["--http", self.watched[-1].removeprefix("http://")]
             self.processes.append(subprocess.Popen([binary, *flags, *place, *watch]))
         for url in self.watched:
