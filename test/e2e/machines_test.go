@@ -15,7 +15,6 @@ import (
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -162,7 +161,7 @@ func loseMachine(t *testing.T, caches []*v1alpha1.DataCache, l loss) {
 	began := time.Now()
 	restore := lose(t, l)
 	for _, dc := range caches {
-		names(t, dc, l.victim)
+		names(t, dc, l.victim, began)
 	}
 	for _, dc := range caches {
 		cluster.DataCache(t, dc.Namespace, dc.Name, v1alpha1.StateReady)
@@ -216,21 +215,27 @@ func lose(t *testing.T, l loss) (restore func()) {
 	return restore
 }
 
-// names waits until the cache's condition names the machine that it lost, and since when.
-func names(t *testing.T, dc *v1alpha1.DataCache, machine string) {
+// names waits until the cache has said, since a time, which machine it lost, and since when. It looks for the event: the condition that
+// says so may have passed.
+func names(t *testing.T, dc *v1alpha1.DataCache, machine string, since time.Time) {
 	t.Helper()
 	want := "Kubernetes node " + machine + " has not answered since 20"
 	await(t, "cache "+dc.Name+" to say: "+want, func() error {
-		now := &v1alpha1.DataCache{}
-		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(dc), now); err != nil {
+		var events corev1.EventList
+		if err := cluster.Client.List(t.Context(), &events, client.InNamespace(dc.Namespace)); err != nil {
 			return err
 		}
-		c := meta.FindStatusCondition(now.Status.Conditions, v1alpha1.ConditionReady)
-		if c == nil || now.Status.State != v1alpha1.StateDegraded || !strings.Contains(c.Message, want) {
-			return fmt.Errorf("it is %s: %+v", now.Status.State, c)
+		for _, e := range events.Items {
+			last := e.LastTimestamp.Time
+			if last.IsZero() {
+				last = e.EventTime.Time
+			}
+			if e.InvolvedObject.Name == dc.Name && e.Reason == "CacheDegraded" && strings.Contains(e.Message, want) && !last.Before(since.Truncate(time.Second)) {
+				t.Logf("%s", e.Message)
+				return nil
+			}
 		}
-		t.Logf("cache %s: %s", dc.Name, c.Message)
-		return nil
+		return fmt.Errorf("none of %d events of namespace %s says so", len(events.Items), dc.Namespace)
 	})
 }
 
