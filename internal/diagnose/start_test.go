@@ -149,5 +149,9 @@ func holding(t *testing.T, objects ...client.Object) client.Reader {
 		RuntimeRef:  trainer.RuntimeRef{Name: "torch-data-cache"},
 		Initializer: &trainer.Initializer{Dataset: &trainer.DatasetInitializer{StorageUri: new("cache://demo/reviews")}},
 	}}
-	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(objects, job, twin)...).Build()
+	own := []client.Object{job, twin}
+	for _, object := range objects { // the fake client writes to them, and tests that run at the same time share some
+		own = append(own, object.DeepCopyObject().(client.Object)) //nolint:forcetypeassert // a copy has the object's type
+	}
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(own...).Build()
 }
