@@ -23,6 +23,37 @@ type Field struct {
 	Opaque   bool    // values cannot be compared, although those of Type can
 }
 
+// FieldsOf describes the fields of a schema. Their IDs, and those of their parts, count from 1, each field before its parts. Those of lists
+// and maps are called element, key and value, as in Parquet, whatever Arrow calls them.
+func FieldsOf(fields []arrow.Field) []Field {
+	ids := 0
+	return describe(fields, &ids)
+}
+
+func describe(fields []arrow.Field, ids *int) []Field {
+	out := make([]Field, len(fields))
+	for i, f := range fields {
+		*ids++
+		out[i] = Field{ID: *ids, Name: f.Name, Type: f.Type, TypeName: Name(f.Type), Required: !f.Nullable}
+		switch t := f.Type.(type) {
+		case *arrow.StructType:
+			out[i].Kids = describe(t.Fields(), ids)
+		case *arrow.ListType:
+			out[i].Kids = describe([]arrow.Field{renamed(t.ElemField(), "element")}, ids)
+		case *arrow.FixedSizeListType:
+			out[i].Kids = describe([]arrow.Field{renamed(t.ElemField(), "element")}, ids)
+		case *arrow.MapType:
+			out[i].Kids = describe([]arrow.Field{renamed(t.KeyField(), "key"), renamed(t.ItemField(), "value")}, ids)
+		}
+	}
+	return out
+}
+
+func renamed(f arrow.Field, name string) arrow.Field {
+	f.Name = name
+	return f
+}
+
 // Comparable reports whether values of the field can be compared.
 func (f Field) Comparable() bool {
 	_, ok := TypeOf(f.Type)
@@ -67,6 +98,16 @@ func PathTo(column int, f Field, id int) (Path, bool) {
 		if p, ok := PathTo(column, kid, id); ok {
 			p.Kids = append([]int{i}, p.Kids...)
 			return p, true
+		}
+	}
+	return Path{}, false
+}
+
+// Find returns the path to field id from the columns that fields describe, through structs; false if there is none.
+func Find(fields []Field, id int) (Path, bool) {
+	for i, f := range fields {
+		if path, ok := PathTo(i, f, id); ok {
+			return path, true
 		}
 	}
 	return Path{}, false

@@ -22,8 +22,7 @@ type Matcher struct {
 // Match compiles a filter for rows of a schema, which need not be in memory yet. An error says what is wrong with the filter; if it is a
 // column, the error lists those of the schema.
 func Match(schema *arrow.Schema, text string) (*Matcher, error) {
-	ids := 0
-	fields := servedFields(schema.Fields(), &ids)
+	fields := column.FieldsOf(schema.Fields())
 	compiled, err := Parse(text, fields)
 	if err != nil {
 		return nil, fmt.Errorf("filter: %w", err)
@@ -45,24 +44,6 @@ func Match(schema *arrow.Schema, text string) (*Matcher, error) {
 		}
 	}
 	return m, nil
-}
-
-// servedFields describes served columns; ids counts them and their parts.
-func servedFields(fields []arrow.Field, ids *int) []column.Field {
-	out := make([]column.Field, len(fields))
-	for i, f := range fields {
-		*ids++
-		out[i] = column.Field{ID: *ids, Name: f.Name, Type: f.Type, TypeName: column.Name(f.Type), Required: !f.Nullable}
-		switch t := f.Type.(type) {
-		case *arrow.StructType:
-			out[i].Kids = servedFields(t.Fields(), ids)
-		case *arrow.ListType:
-			out[i].Kids = servedFields([]arrow.Field{{Name: "element", Type: t.Elem()}}, ids)
-		case *arrow.MapType:
-			out[i].Kids = servedFields([]arrow.Field{{Name: "key", Type: t.KeyType()}, {Name: "value", Type: t.ItemType()}}, ids)
-		}
-	}
-	return out
 }
 
 // Columns are the indices, in the schema, of the columns that the filter compares.

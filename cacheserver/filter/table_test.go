@@ -54,10 +54,7 @@ func schema() *arrow.Schema {
 }
 
 // allTypes are the columns of schema.
-func allTypes() []column.Field {
-	ids := 0
-	return servedFields(schema().Fields(), &ids)
-}
+func allTypes() []column.Field { return column.FieldsOf(schema().Fields()) }
 
 // source draws a column's values from a small set, so that literals match some of them. A value is nil or a bool, int64, float64 or
 // string whose order is that of the column's type; text formats it as a literal.

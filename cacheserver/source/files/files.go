@@ -53,7 +53,7 @@ type Source struct {
 	// Pinned is the Identity.Snapshot of the only version that may be planned: an earlier process planned it for the same request. Nil:
 	// any.
 	Pinned *int64
-	Log    *slog.Logger // of what a plan leaves out; nil: none
+	Log    *slog.Logger // receives what a plan leaves out; nil: no log
 }
 
 var _ source.Source = (*Source)(nil)

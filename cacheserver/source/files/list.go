@@ -25,7 +25,7 @@ const mostFiles = 1_000_000
 
 // listing is what was found at the addresses of a Location.
 type listing struct {
-	roots  []string // by address
+	roots  []string // for each address, the folder that paths are relative to
 	files  []file
 	hidden int    // files with a name, or in a folder, that begins with _ or a dot
 	others int    // files whose names don't end in .parquet
@@ -170,7 +170,7 @@ func refuseInside(ctx context.Context, store *objstore.Store, uri, top string) e
 	at, partitions := strings.LastIndexByte(top, '/'), true
 	for at > 0 {
 		above := strings.LastIndexByte(top[:at], '/')
-		if above <= 0 || top[above-1] == '/' { // at is behind the bucket
+		if above <= 0 || top[above-1] == '/' { // nothing but the bucket is left
 			return nil
 		}
 		var markers []string

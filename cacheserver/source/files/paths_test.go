@@ -11,6 +11,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 )
 
@@ -90,8 +91,7 @@ func FuzzPaths(f *testing.F) {
 		if err != nil {
 			return
 		}
-		ids := 0
-		columns := fieldsOf(fields, &ids)
+		columns := column.FieldsOf(fields)
 		for _, file := range all {
 			values, err := partitionValues(file.Path, columns)
 			if err != nil || len(values) != len(columns) {

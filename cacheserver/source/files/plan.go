@@ -28,7 +28,7 @@ type planner struct {
 	files  []file
 	table  *table
 	union  union
-	known  int // shapes whose columns are in union
+	known  int // number of shapes whose columns are in union
 
 	mu     sync.Mutex
 	shapes map[string]*shape
@@ -53,7 +53,7 @@ func (s *Source) plan(ctx context.Context, found *listing, progress func(done, t
 		return nil, fmt.Errorf("plan: %w", err)
 	}
 	var splits []source.Split
-	var wrong error // with the selection; a column that the files seen so far lack may be in others
+	var wrong error // why the selection does not fit the columns seen so far; files read later may have the missing ones
 	for p.known < len(p.shapes) {
 		if wrong = p.choose(partitions); wrong != nil {
 			p.table.Fields, p.table.Filter, p.table.Compared = nil, nil, nil
@@ -111,8 +111,7 @@ func (p *planner) problem() error {
 		if selected := p.source.Selection.Columns; len(selected) > 0 && !slices.Contains(selected, name) {
 			continue
 		}
-		ids := 0
-		return fmt.Errorf("column %q: %w: leave the column out, columns that can be read are %s", name, p.union.problems[name], listed(fieldsOf(p.union.fields, &ids)))
+		return fmt.Errorf("column %q: %w: leave the column out, columns that can be read are %s", name, p.union.problems[name], listed(column.FieldsOf(p.union.fields)))
 	}
 	return nil
 }
@@ -120,7 +119,7 @@ func (p *planner) problem() error {
 // file describes a data file for planning.
 func (p *planner) file(i int) *scan.File {
 	f, err := p.table.file(p.files[i].URI)
-	if err != nil { // levels were checked by choose
+	if err != nil { // can't happen: partitionFields has read all folder names
 		return &scan.File{Split: source.Split{File: p.files[i].URI, FileSize: -1}, Rows: -1, Columns: func(*parquet.Footer) (*scan.Columns, error) { return nil, err }}
 	}
 	columns := f.Columns

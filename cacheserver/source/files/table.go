@@ -25,7 +25,7 @@ type table struct {
 	*scan.Table
 	pin        *Pin
 	all        []column.Field // columns of the files, then those of folder names
-	partitions []column.Field // those of folder names
+	partitions []column.Field // the last ones of all: those of folder names
 }
 
 func newTable(store *objstore.Store, pin *Pin) *table {
@@ -37,8 +37,7 @@ func newTable(store *objstore.Store, pin *Pin) *table {
 
 // choose sets the columns and the filter. The last columns of schema, which partitions names, are those of folder names.
 func (t *table) choose(schema *arrow.Schema, partitions []string, selection Selection) error {
-	ids := 0
-	t.all = fieldsOf(schema.Fields(), &ids)
+	t.all = column.FieldsOf(schema.Fields())
 	t.partitions = t.all[len(t.all)-len(partitions):]
 	t.Names = namesOf(t.all[:len(t.all)-len(partitions)])
 	t.Fields = t.all
@@ -107,10 +106,8 @@ func (t *table) columnsOf(f *parquet.Footer, values map[int]*column.Value) (*sca
 
 // pathTo returns the path to a field that the filter compares, and fields, with another column if none of them contains it.
 func (t *table) pathTo(id int, fields []column.Field) (column.Path, []column.Field) {
-	for i, f := range fields {
-		if path, ok := column.PathTo(i, f, id); ok {
-			return path, fields
-		}
+	if path, ok := column.Find(fields, id); ok {
+		return path, fields
 	}
 	for _, f := range t.all {
 		if only, ok := f.Only(id); ok {
@@ -119,26 +116,6 @@ func (t *table) pathTo(id int, fields []column.Field) (column.Path, []column.Fie
 		}
 	}
 	panic(fmt.Sprintf("the filter compares field %d, which no column has", id))
-}
-
-// fieldsOf describes columns; ids counts them and their parts.
-func fieldsOf(fields []arrow.Field, ids *int) []column.Field {
-	out := make([]column.Field, len(fields))
-	for i, f := range fields {
-		*ids++
-		out[i] = column.Field{ID: *ids, Name: f.Name, Type: f.Type, TypeName: column.Name(f.Type), Required: !f.Nullable}
-		switch t := f.Type.(type) {
-		case *arrow.StructType:
-			out[i].Kids = fieldsOf(t.Fields(), ids)
-		case *arrow.ListType:
-			out[i].Kids = fieldsOf([]arrow.Field{t.ElemField()}, ids)
-		case *arrow.FixedSizeListType:
-			out[i].Kids = fieldsOf([]arrow.Field{t.ElemField()}, ids)
-		case *arrow.MapType:
-			out[i].Kids = fieldsOf([]arrow.Field{t.KeyField(), t.ItemField()}, ids)
-		}
-	}
-	return out
 }
 
 // namesOf is the name mapping of columns.

@@ -68,10 +68,8 @@ func (t *Table) comparedFields(d *dataFile) []int {
 
 // addCompared returns the path to field id, and fields, with another column if none of them contains it.
 func (t *Table) addCompared(fields []column.Field, id int) (column.Path, []column.Field, error) {
-	for i, f := range fields {
-		if path, ok := column.PathTo(i, f, id); ok {
-			return path, fields, nil
-		}
+	if path, ok := column.Find(fields, id); ok {
+		return path, fields, nil
 	}
 	chain, err := t.topLevelField(id)
 	if err != nil {
