@@ -6,6 +6,7 @@ package gang
 import (
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -345,10 +346,10 @@ func ofOthers(t *testing.T) {
 // TestPodGroupOfOthers checks that the manager's token can't change a PodGroup that is no TrainJob's.
 func TestPodGroupOfOthers(t *testing.T) {
 	t.Parallel()
-	if err := cluster.Install(t.Context(), cluster.Render(t, overlay), at(webhookPort)); err != nil {
+	if err := cluster.Install(t.Context(), cluster.Render(t, overlay), net.JoinHostPort(cluster.Address, strconv.Itoa(webhookPort))); err != nil {
 		t.Fatal(err)
 	}
-	config, err := cluster.ConfigFor(account, "system:serviceaccounts", "system:authenticated")
+	config, err := cluster.ConfigFor(kubetest.ManagerAccount, "system:serviceaccounts", "system:authenticated")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,9 +4,7 @@
 package kueue
 
 import (
-	"net"
 	"os"
-	"strconv"
 	"testing"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -14,15 +12,12 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
-	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 const (
 	overlay     = "../../manifests/overlays/without-runtime"
-	account     = "system:serviceaccount:datacache-system:datacache-manager"
 	runtime     = "torch-distributed"
-	webhookPort = 19460
-	probesPort  = 19461
+	webhookPort = 19460 // and the next one
 )
 
 var (
@@ -45,25 +40,12 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// install applies the overlay, except for the Deployment, runs the manager until the test ends, and waits for the twin of the runtime.
+// install runs the manager until the test ends, and waits for the twin of the runtime.
 func install(t *testing.T) {
 	t.Helper()
-	if err := cluster.Install(t.Context(), cluster.Render(t, overlay), at(webhookPort)); err != nil {
-		t.Fatal(err)
-	}
-	kubeconfig, err := cluster.Kubeconfig(account, "system:serviceaccounts", "system:authenticated")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := proctest.Start(t, "the manager", os.Environ(), program,
-		"--kubeconfig="+kubeconfig, "--namespace=datacache-system", "--cache-image=example.com/cacheserver:test", "--metrics=0",
-		"--probes="+at(probesPort), "--webhook-host="+cluster.Address, "--webhook-port="+strconv.Itoa(webhookPort),
-		"--rotate-certs=false", "--cert-dir="+cluster.CertDir)
-	kubetest.AwaitReady(t, at(probesPort), m.Alive)
+	cluster.RunManager(t, program, overlay, webhookPort)
 	if err := cluster.InstallRuntimes(t.Context(), runtime); err != nil {
 		t.Fatal(err)
 	}
 	cluster.Appear(t, &trainer.ClusterTrainingRuntime{}, "", wellknown.TwinName(runtime))
 }
-
-func at(port int) string { return net.JoinHostPort(cluster.Address, strconv.Itoa(port)) }

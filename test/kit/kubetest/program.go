@@ -6,11 +6,15 @@ package kubetest
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
+
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // RunWithProgram is Run for tests that run a program of ours, which they get as a path. command is its package in this checkout, such as
@@ -63,6 +67,30 @@ func (c *Cluster) Render(t testing.TB, kustomization string) (file string) {
 		t.Fatal(err)
 	}
 	return file
+}
+
+// ManagerAccount is the user name of datacache's manager in its stock installation.
+const ManagerAccount = "system:serviceaccount:datacache-system:datacache-manager"
+
+// RunManager installs a kustomization of datacache, except for its Deployment, and runs the manager, a built program, with that one's rights
+// until the test ends. Its webhooks listen at port, its probes at the next one. It returns when the manager is ready.
+func (c *Cluster) RunManager(t testing.TB, program, kustomization string, port int, flags ...string) {
+	t.Helper()
+	at := func(port int) string { return net.JoinHostPort(c.Address, strconv.Itoa(port)) }
+	if err := c.Install(t.Context(), c.Render(t, kustomization), at(port)); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := c.Kubeconfig(ManagerAccount, "system:serviceaccounts", "system:authenticated")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stock := []string{
+		"--kubeconfig=" + kubeconfig, "--namespace=datacache-system", "--cache-image=example.com/cacheserver:test", "--metrics=0",
+		"--probes=" + at(port+1), "--webhook-host=" + c.Address, "--webhook-port=" + strconv.Itoa(port),
+		"--rotate-certs=false", "--cert-dir=" + c.CertDir,
+	}
+	m := proctest.Start(t, "the manager", nil, program, append(stock, flags...)...)
+	AwaitReady(t, at(port+1), m.Alive)
 }
 
 // AwaitReady waits until the manager with these probes ("host:port") says that it is ready. Before each request it calls alive, which

@@ -33,9 +33,9 @@ type Process struct {
 	ended chan struct{} // closed when the process is gone
 }
 
-// Start runs a program with exactly the environment env ("name=value"), in its own process group; if it can't, the test fails. At the
-// end of the test the group is killed; the test fails if the process's log shows a race or a panic, and the log is shown if the test
-// has failed. The group's leader dies with the test binary, even if that is killed.
+// Start runs a program with exactly the environment env ("name=value"; nil: that of this process), in its own process group; if it can't,
+// the test fails. At the end of the test the group is killed; the test fails if the process's log shows a race or a panic, and the log is
+// shown if the test has failed. The group's leader dies with the test binary, even if that is killed.
 func Start(t testing.TB, name string, env []string, program string, args ...string) *Process {
 	t.Helper()
 	p := &Process{Name: name, Output: &Output{}, t: t, ended: make(chan struct{})}
