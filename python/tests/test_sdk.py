@@ -111,6 +111,7 @@ def test_files_of_no_table(named: dict[str, str], posted: tuple[TrainerClient, l
         ({**_TABLE, "source": "s3://b/t/"}, ["no table", "metadata_loc", "table_name"]),
         ({"cluster_size": 3, "source": "s3://b", "snapshot_id": 7}, ["snapshot_id"]),
         ({"cluster_size": 3, "source": "./train"}, ["'./train'", "s3://bucket/train/"]),
+        ({"cluster_size": 3, "source": "s3://b/t/\n"}, ["s3://b/t/\\n", "s3://bucket/train/"]),
         ({"cluster_size": 3, "source": "s3://b", "storage_uri": "cache://a/b"}, ["source", "storage_uri"]),
         ({"source": "s3://b"}, ["cluster_size is missing"]),
         ({**_TABLE, "cluster_size": 1}, ["cluster_size", "1", "at least 2"]),

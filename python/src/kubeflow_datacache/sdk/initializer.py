@@ -121,7 +121,7 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         given = [name for name in others if getattr(self, name)] + ["table_name and schema_name"] * bool(table)
         if given:
             raise ValueError(f"{storage_uri} names plain files, which belong to no table: leave {', '.join(given)} out")
-        if not re.match(r"cache\+(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|file)://\S+$", storage_uri):
+        if not re.fullmatch(r"cache\+(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|file)://\S+", storage_uri):
             raise ValueError(
                 f"{storage_uri.removeprefix('cache+')!r} is no address of files: it must be a folder, glob or file such"
                 " as s3://bucket/train/"
