@@ -99,8 +99,8 @@ func (c *Cache) Start(ctx context.Context) error {
 	return group.Wait()
 }
 
-// quiet is the log of head and nodes at the level of information: warnings. How they find each other is nobody's concern in one process,
-// and an error fails the cache, whose state has the reason.
+// quiet passes on only warnings, unless the log also takes debugging messages. In one process nobody needs to know how head and nodes find
+// each other, and an error fails the cache, whose state has the reason.
 type quiet struct{ slog.Handler }
 
 // Enabled implements slog.Handler.

@@ -18,7 +18,7 @@ import (
 
 // Entry is an object or a file that List found.
 type Entry struct {
-	URI     string // by which Open opens it
+	URI     string // for Open
 	Path    string // relative to the listed folder, with slashes; empty if the URI that was listed names the file itself
 	Size    int64
 	Version string // File.Version of a file that is opened now
@@ -54,7 +54,7 @@ func parseFolder(uri string) (location, error) {
 	if err == nil || !hasScheme.MatchString(uri) {
 		return loc, err
 	}
-	loc, bucketErr := parse(strings.TrimRight(uri, "/") + "/x") // the bucket itself
+	loc, bucketErr := parse(strings.TrimRight(uri, "/") + "/x") // parse wants a key behind the bucket
 	if bucketErr != nil {
 		return loc, err
 	}
@@ -107,7 +107,7 @@ func walk(ctx context.Context, at, rel string, yield func(Entry) bool) error {
 	for _, entry := range names {
 		err := walk(ctx, filepath.Join(at, entry.Name()), path.Join(rel, entry.Name()), yield)
 		if errors.Is(err, fs.ErrNotExist) && entry.Type()&fs.ModeSymlink == 0 {
-			continue // removed since
+			continue // removed after the folder was read
 		}
 		if err != nil {
 			return err
@@ -154,7 +154,7 @@ func (s *Store) listRemote(ctx context.Context, folder string, loc location, yie
 		for _, o := range p.entries {
 			rel := strings.TrimPrefix(o.key, prefix)
 			if rel == "" || strings.HasSuffix(rel, "/") {
-				continue // the mark of an empty folder
+				continue // a placeholder, which stands for an empty folder
 			}
 			found = true
 			if !yield(Entry{URI: folder + "/" + rel, Path: rel, Size: o.size, Version: versionOf(o.tag, o.modified)}) {

@@ -32,7 +32,7 @@ const (
 type opened struct {
 	source.Source
 	store *objstore.Store
-	log   func(*slog.Logger) // has the source log there
+	log   func(*slog.Logger) // sets the source's log
 }
 
 // anySource opens versions of each kind of source, which the head's pin names. It plans none.

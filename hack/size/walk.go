@@ -31,7 +31,7 @@ type walk struct {
 	info    *types.Info
 	bodies  map[types.Object]*ast.FuncDecl
 	entered map[types.Object]bool
-	files   []string // where it was: neighbours differ
+	files   []string // that it entered, in order; no two neighbours are equal
 }
 
 // returns is how often the walk came back to a file that it had left.
@@ -104,7 +104,7 @@ func (r *resolver) Import(name string) (*types.Package, error) {
 		for _, f := range r.house.packages[folder] {
 			files = append(files, f.parsed)
 		}
-		lenient := types.Config{Importer: r, Error: func(error) {}} // the names of other modules are unknown
+		lenient := types.Config{Importer: r, Error: func(error) {}} // ignores unknown names: those of other modules
 		r.packages[name], _ = lenient.Check(name, r.house.fset, files, r.info)
 	case !strings.Contains(name, "."):
 		return r.standard.Import(name)

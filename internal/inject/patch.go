@@ -66,7 +66,8 @@ func zoneTerm(job *trainer.TrainJob, parsed *request.Job, asked *request.Request
 	case asked.Shared:
 		name = asked.Name
 	case name == "" && unique != "":
-		if patchOf(job) < 0 || job.Annotations[wellknown.AnnotationPlacement] == "" { // otherwise admission is called again for the same TrainJob
+		// The API server may call admission twice for one TrainJob: the label of the first call stays.
+		if patchOf(job) < 0 || job.Annotations[wellknown.AnnotationPlacement] == "" {
 			metav1.SetMetaDataAnnotation(&job.ObjectMeta, wellknown.AnnotationPlacement, unique)
 		}
 		label, name = wellknown.LabelPlacement, job.Annotations[wellknown.AnnotationPlacement]

@@ -17,8 +17,7 @@ import (
 // Kind is what a TrainJob's dataset initializer names.
 type Kind int
 
-// The kinds. Nothing of ours is named by a TrainJob without a dataset initializer, or with one of another program; its runtime may name a
-// table all the same.
+// The kinds. Nothing: the TrainJob has no dataset initializer, or one of another program; its runtime may still name a table.
 const (
 	Nothing Kind = iota
 	Table        // cache:// or cache+, or the variables SCHEMA_NAME and TABLE_NAME as in the Kubeflow enhancement proposal 2655

@@ -21,7 +21,7 @@ import (
 // Our schemes of spec.initializer.dataset.storageUri. Like the Kubeflow SDK we only accept lower case.
 const (
 	tableScheme     = "cache://"
-	folderScheme    = "cache+" // then the address of Parquet files
+	folderScheme    = "cache+" // followed by the address of Parquet files
 	referenceScheme = reference.Scheme
 )
 

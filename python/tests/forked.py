@@ -45,7 +45,7 @@ def run_script(script: str, *orders: Any) -> Any:
         out, errors = run.communicate(timeout=SECONDS)
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(run.pid, signal.SIGKILL)  # and its forks
+            os.killpg(run.pid, signal.SIGKILL)  # with the processes that it forked
     assert run.returncode == 0, out + errors
     return json.loads(out.splitlines()[-1])
 

@@ -21,7 +21,7 @@ from small import served
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROWS, LENGTH = 2_100, 5  # more than two global batches of 1024
-METADATA = "./warehouse/db/events/metadata/00003-5a1c.metadata.json"  # of the pages' own table
+METADATA = "./warehouse/db/events/metadata/00003-5a1c.metadata.json"  # the table that the pages name
 SCHEMA = pa.schema(
     [
         ("content", pa.string()),

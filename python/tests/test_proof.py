@@ -17,7 +17,7 @@ from peer import Peer, Table
 from kubeflow_datacache import Batch, DataCache, Loader, Proof, RowsError, World, mix, verify
 
 SECONDS = 60
-Damage = Callable[[int, list[Batch]], list[Batch]]  # of a rank's batches of an epoch
+Damage = Callable[[int, list[Batch]], list[Batch]]  # changes the batches that a rank trains on in an epoch
 
 
 class Ranks:

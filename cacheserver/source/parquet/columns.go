@@ -33,13 +33,13 @@ type allocator = memory.Allocator
 // fileColumn is a column of a file or a nested part of one: a struct's fields, a list's element, a map's key and value.
 type fileColumn struct {
 	id    int    // 0: it corresponds to no column of the table
-	name  string // in a name mapping
+	name  string // by which a name mapping finds it
 	field arrow.Field
 	leaf  int // index of the Parquet column; -1 if it has kids
 	kids  []*fileColumn
 
-	size       int32          // of the lists, if the writer says that all have the same; 0: they may differ
-	origin     arrow.DataType // in which the writer had the values, if Parquet has no such type; nil: that of field
+	size       int32          // length of each list, if the writer's schema fixes it; 0: lengths may differ
+	origin     arrow.DataType // the writer's Arrow type, where Parquet has no such type; nil: the type of field
 	unreadable error          // why its values can't be read; nil: they can
 }
 

@@ -33,7 +33,7 @@ func refine(columns []*fileColumn, stored metadata.KeyValueMetadata) {
 	}
 	before := cloned(columns)
 	defer func() {
-		if recover() != nil { // over a place outside the message
+		if recover() != nil { // an offset pointed outside the message
 			copy(columns, before)
 		}
 	}()
@@ -41,7 +41,7 @@ func refine(columns []*fileColumn, stored metadata.KeyValueMetadata) {
 	if binary.LittleEndian.Uint32(message) == continuation {
 		message = message[4:]
 	}
-	message = message[4:] // after its length
+	message = message[4:] // its length
 	schema, ok := flatTable{message, int(binary.LittleEndian.Uint32(message))}.table(2)
 	if !ok {
 		return

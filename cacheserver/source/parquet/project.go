@@ -115,7 +115,7 @@ func (p *projector) fill(c *projected) error {
 func (p *projector) nested(c *projected) error {
 	from, id := c.from.kids, c.field.Type.ID()
 	if id == arrow.FIXED_SIZE_LIST {
-		id = arrow.LIST // as Parquet has them
+		id = arrow.LIST // Parquet has no lists of fixed size
 	}
 	if c.from.field.Type.ID() != id || id != arrow.STRUCT && len(from) != len(c.field.Kids) {
 		return fmt.Errorf("the table says %s, the file has %s", strings.ToLower(id.String()), c.from.field.Type)

@@ -58,7 +58,7 @@ func findLeaf(columns []*fileColumn, id int) (int, arrow.DataType) {
 
 // statistic decodes a bound of a column whose file type is from and whose table type is to.
 func statistic(raw []byte, physical parquet.Type, from, to arrow.DataType) (column.Value, bool) {
-	promoted := widens(from, to) && to.ID() != arrow.UINT64 // whose values are of another kind than those of narrower integers
+	promoted := widens(from, to) && to.ID() != arrow.UINT64 // uint64 is compared as a decimal, narrower integers are not
 	decimal := to.ID() == arrow.DECIMAL128
 	switch {
 	case !arrow.TypeEqual(from, to) && !promoted, physical == parquet.Types.Boolean, decimal && physical == parquet.Types.ByteArray:
@@ -72,7 +72,7 @@ func statistic(raw []byte, physical parquet.Type, from, to arrow.DataType) (colu
 		return column.DecimalValue(decimal128.FromI64(v.Int)), ok
 	}
 	if physical == parquet.Types.Int32 && isOneOf(from, arrow.INT8, arrow.INT16, arrow.UINT8, arrow.UINT16) {
-		from = arrow.PrimitiveTypes.Int32 // which holds them
+		from = arrow.PrimitiveTypes.Int32 // files store narrow integers as int32
 	}
 	return column.Decode(raw, from)
 }

@@ -73,7 +73,7 @@ class DataCache(Readable):
     does not affect the parent.
     """
 
-    _server: LocalServer | None = None  # that of local()
+    _server: LocalServer | None = None  # started by local()
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from kubeflow_datacache.extras import missing_extra
 
 T = TypeVar("T")
 Flag = str | float | Sequence[str] | Mapping[str, str] | None
-_LOOK_SECONDS: Final = 0.02  # between looks at a file
+_LOOK_SECONDS: Final = 0.02  # before a file or a lock is looked at again
 _END_SECONDS: Final = 5.0  # that close() waits for the server to end
 
 

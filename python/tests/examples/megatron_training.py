@@ -32,7 +32,7 @@ def bridge_iterator(endpoint: str, group: int, folder: str, package: str, consum
         sys.modules[name] = module = types.ModuleType(name)
         module.__path__ = [path]
     tokenizer: Any = types.ModuleType("megatron.bridge.training.tokenizers.tokenizer")
-    tokenizer.MegatronTokenizer = object  # a type in annotations, whose module wants a newer Megatron-core
+    tokenizer.MegatronTokenizer = object  # only annotations name it; its module needs a newer megatron-core
     sys.modules[tokenizer.__name__] = tokenizer
     from kubeflow_datacache.torch.megatron_bridge import CacheProvider
 

@@ -56,7 +56,7 @@ sizes = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attent
 language_model = LlamaForCausalLM(LlamaConfig(vocab_size=3, **sizes))
 import trl
 
-trl.SFTConfig = functools.partial(trl.SFTConfig, use_cpu=True, bf16=False)  # whose default wants a GPU
+trl.SFTConfig = functools.partial(trl.SFTConfig, use_cpu=True, bf16=False)  # its defaults want a GPU
 """
 TITAN = """
 titan = config.dataloader.build(dp_world_size=2, dp_rank=0, seq_len=4, local_batch_size=64)
@@ -77,7 +77,7 @@ assert next(train_valid_test_datasets_provider([])[0])["tokens"].shape == (64, 4
 dist.destroy_process_group()
 """
 ARRAYS = 'assert arrays["input_ids"].shape == (1024, 5) and arrays["labels"].shape == (1024,) and right == 1050'
-SECTIONS = {  # by title: what the section takes as given, and what must hold afterwards
+SECTIONS = {  # by title: code that runs before the section's blocks, and code that checks what they did
     "Lightning": (MODEL + MODULE, "assert trainer.global_step == loader.stats().steps == 6"),
     "Accelerate": (MODEL, "import os\nassert os.path.exists('out/model.safetensors')"),
     "Hugging Face's Trainer": (MODEL, "assert trainer.state.global_step == 6 and metrics['eval_loss'] < 1"),

@@ -24,7 +24,7 @@ class MixFeed:
 
     def __init__(self, feeds: Sequence[Feed], order: Mix, schemas: Sequence[pa.Schema]) -> None:
         self._feeds, self._order, self._schemas = feeds, order, schemas
-        # of each node: its part, and its number there
+        # for each node of the whole: its part, and its number within the part
         self._places = [(part, node) for part, feed in enumerate(feeds) for node in range(_nodes(feed))]
         self.info = _joined([feed.info for feed in feeds], order.starts.tolist(), schemas[0])
 
@@ -90,7 +90,7 @@ def _nodes(feed: Feed) -> int:
 
 
 def _close(feeds: Sequence[Feed]) -> None:
-    for feed in feeds:  # all stop at once
+    for feed in feeds:  # all, before the first one is waited for
         feed.stop()
     for feed in feeds:
         feed.close()

@@ -61,7 +61,7 @@ class CacheDataLoader(BaseDataLoader):
         local_batch_size: int,
         **others: Any,
     ) -> None:
-        del others  # the tokenizer, and how often a state is taken
+        del others  # torchtitan also passes its tokenizer and the interval of states
         cache = DataCache.from_env() if config.endpoint is None else DataCache(config.endpoint)
         sequences = Sequences(tokens=config.column, labels=config.labels, length=seq_len)
         loader = cache.loader(
