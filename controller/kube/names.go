@@ -29,7 +29,7 @@ const (
 	// AnnotationApplied lists the annotations that the controller wrote, so that it can remove those that are no longer wanted.
 	AnnotationApplied = wellknown.Group + "/applied-annotations"
 
-	// LabelQueue and labelPriority put a cache's pods into the Kueue queue of the job that they are for.
+	// LabelQueue and LabelPriority put a cache's pods into the Kueue queue of the job that they are for.
 	LabelQueue    = "kueue.x-k8s.io/queue-name"
 	LabelPriority = "kueue.x-k8s.io/priority-class"
 

@@ -1,12 +1,9 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package kube_test
 
 import (
-	"errors"
-	"fmt"
-	"net/http"
 	"reflect"
 	"testing"
 
@@ -14,9 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -115,7 +110,11 @@ func TestMergeDesired(t *testing.T) {
 			}
 		})
 	}
-	for _, object := range append(workload.Objects(cachetest.Everything(), []networkingv1.NetworkPolicyPeer{workload.FromNamespaces("datacache-system")}), liveSet()) {
+	set, err := workload.LeaderWorkerSet(cachetest.Minimal(), workload.Server{Image: "image"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, object := range append(workload.Objects(cachetest.Everything(), []networkingv1.NetworkPolicyPeer{workload.FromNamespaces("datacache-system")}), set) {
 		kind := reflect.TypeOf(object).Elem().Name()
 		if _, ok := mergeCases[kind]; !ok {
 			t.Errorf("a cache has a %s, of which no merge is tried", kind)
@@ -147,6 +146,10 @@ func TestForeign(t *testing.T) {
 	want := workload.Service(cachetest.Minimal())
 	another := cachetest.Minimal()
 	another.UID = "made-anew"
+	ofTrainJob := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Name: "train-cache-service", Namespace: "team-a",
+		OwnerReferences: []metav1.OwnerReference{{Kind: "TrainJob", Name: "train", UID: "job-uid", Controller: new(true)}},
+	}}
 	for name, c := range map[string]struct {
 		have *corev1.Service
 		want string
@@ -154,7 +157,7 @@ func TestForeign(t *testing.T) {
 		"ours":                    {want, ""},
 		"nobody's":                {&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "n"}}, "Service n/s exists and belongs to nobody that datacache knows: delete or rename it, or choose another name"},
 		"of the DataCache before": {workload.Service(another), "Service team-a/reviews-cache-service: the object of an earlier owner of the same name still goes"},
-		"of a TrainJob":           {useService(trainJob(), "train-cache-service", cachetest.Minimal(), "cluster.local"), "Service team-a/train-cache-service exists and belongs to TrainJob train: delete or rename it, or choose another name"},
+		"of a TrainJob":           {ofTrainJob, "Service team-a/train-cache-service exists and belongs to TrainJob train: delete or rename it, or choose another name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -164,60 +167,6 @@ func TestForeign(t *testing.T) {
 			}
 			if got != c.want {
 				t.Errorf("foreign = %q\nwant      %q", got, c.want)
-			}
-		})
-	}
-}
-
-func TestUseService(t *testing.T) {
-	t.Parallel()
-	dc := cachetest.Minimal()
-	dc.Namespace = "platform"
-	got := useService(trainJob(), "train-cache-service", dc, "example.org")
-	if want := "reviews-cache-service.platform.svc.example.org"; got.Spec.ExternalName != want || got.Spec.Type != corev1.ServiceTypeExternalName {
-		t.Errorf("Service of type %s leads to %s, want ExternalName to %s", got.Spec.Type, got.Spec.ExternalName, want)
-	}
-	if diff := cmp.Diff([]string{"platform/reviews"}, cacheOfService(got)); diff != "" {
-		t.Errorf("recorded use differs (-want +got):\n%s", diff)
-	}
-	owner := metav1.GetControllerOf(got)
-	if owner == nil || owner.UID != "job-uid" || owner.BlockOwnerDeletion != nil {
-		t.Errorf("controller = %+v, want the TrainJob, whose deletion it does not block", owner)
-	}
-}
-
-func webhookSays(code int32, message string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Message: message}}
-}
-
-func TestObstacleOf(t *testing.T) {
-	t.Parallel()
-	services := schema.GroupResource{Resource: "services"}
-	terminating := apierrors.NewForbidden(services, "s", errors.New("because it is being terminated"))
-	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
-	for name, c := range map[string]struct {
-		err  error
-		want string // the reason
-	}{
-		"none":                      {nil, ""},
-		"passes":                    {apierrors.NewServiceUnavailable("etcd"), ""},
-		"goes by itself":            {fmt.Errorf("Service: %w", kube.ErrGoing), ""},
-		"the namespace goes":        {fmt.Errorf("create: %w", terminating), ""},
-		"a name is taken":           {fmt.Errorf("keep: %w", &kube.ForeignError{Kind: "Service", Name: "a/b", Owner: "nobody"}), "NameTaken"},
-		"a quota":                   {fmt.Errorf("create: %w", apierrors.NewForbidden(services, "s", errors.New("exceeded quota"))), "Refused"},
-		"a webhook says no":         {fmt.Errorf("create: %w", webhookSays(http.StatusConflict, `admission webhook "a.b" denied the request: no`)), "Refused"},
-		"a webhook does not answer": {fmt.Errorf("create: %w", webhookSays(http.StatusInternalServerError, `failed calling webhook "a.b": no endpoints`)), "Refused"},
-		"another write came first":  {fmt.Errorf("patch: %w", apierrors.NewConflict(services, "s", errors.New("modified"))), ""},
-		"the API server's checking": {apierrors.NewInvalid(schema.GroupKind{Kind: "LeaderWorkerSet"}, "s", nil), "Refused"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			reason := ""
-			if got := obstacleOf(c.err); got != nil {
-				reason = got.Reason
-			}
-			if reason != c.want {
-				t.Errorf("obstacle %q, want %q", reason, c.want)
 			}
 		})
 	}
