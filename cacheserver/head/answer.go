@@ -26,7 +26,7 @@ type share struct {
 
 // answer is the content of a FlightInfo before it is encoded.
 type answer struct {
-	view    view
+	view    *view
 	job     string
 	columns []int
 	records int64
@@ -34,7 +34,7 @@ type answer struct {
 }
 
 // answer determines which rows of which nodes a request gets.
-func (v view) answer(r protocol.Request) (answer, error) {
+func (v *view) answer(r protocol.Request) (answer, error) {
 	columns, err := v.plan.columns(r.Columns)
 	if err != nil {
 		return answer{}, status.Error(codes.InvalidArgument, err.Error())
@@ -65,11 +65,12 @@ func (a *answer) shard(r protocol.Request) error {
 	if r.Split != nil {
 		return a.spread(protocol.Ticket{Kind: protocol.Shard, Rows: assign.Bounds{int64(lo), int64(hi)}})
 	}
-	for i, b := range a.view.bounds {
+	m := newMarks(a.view.places.bounds)
+	m.add(int64(lo), int64(hi))
+	for _, i := range m.nodes() {
+		b := m.bounds[i]
 		rows := assign.Bounds{max(b[0], int64(lo)), min(b[1], int64(hi))}
-		if rows.Len() > 0 {
-			a.add(i, rows.Len(), protocol.Ticket{Kind: protocol.Shard, Rows: rows})
-		}
+		a.add(i, rows.Len(), protocol.Ticket{Kind: protocol.Shard, Rows: rows})
 	}
 	return nil
 }
@@ -80,7 +81,7 @@ func (a *answer) spread(ticket protocol.Ticket) error {
 		return nil
 	}
 	ticket = a.within(ticket)
-	nodes, _, _, err := holders(ticket, a.view.bounds, false)
+	nodes, err := holders(ticket, a.view.places.bounds)
 	if err == nil {
 		a.deal(nodes, ticket)
 	}
@@ -88,11 +89,9 @@ func (a *answer) spread(ticket protocol.Ticket) error {
 }
 
 // deal adds the nodes that hold rows of a ticket.
-func (a *answer) deal(nodes []bool, ticket protocol.Ticket) {
-	for i, b := range a.view.bounds {
-		if nodes[i] {
-			a.add(i, scale(a.records, b.Len(), a.view.filtered), ticket)
-		}
+func (a *answer) deal(nodes []int, ticket protocol.Ticket) {
+	for _, i := range nodes {
+		a.add(i, scale(a.records, a.view.places.bounds[i].Len(), a.view.filtered), ticket)
 	}
 }
 
@@ -117,17 +116,9 @@ func (a *answer) epoch(r protocol.Request) error {
 // mix answers with the rows of a part. If the share has more positions than it examines, records is an estimate.
 func (a *answer) mix(r protocol.Request) error {
 	ticket := a.within(protocol.Ticket{Kind: protocol.Mix, Epoch: r.Epoch, Share: r.Share, Mix: r.Mix})
-	nodes, rows, whole, err := holders(ticket, a.view.bounds, true)
-	if err == nil && !whole { // the number of rows does not depend on their order
-		count := ticket
-		count.Epoch.Shuffle, count.Split = false, nil
-		_, rows, whole, err = holders(count, a.view.bounds, true)
-	}
+	nodes, rows, err := mixHolders(ticket, a.view.places.bounds)
 	if err != nil {
 		return err
-	}
-	if !whole {
-		rows = max(rows, r.Mix.Estimate(r.Epoch, r.Share))
 	}
 	a.records = int64(min(rows, 1<<62))
 	a.deal(nodes, ticket)
@@ -136,15 +127,15 @@ func (a *answer) mix(r protocol.Request) error {
 
 func (a *answer) take() {
 	a.records = a.view.rows
-	for i, b := range a.view.bounds {
+	for i, b := range a.view.places.bounds {
 		a.add(i, b.Len(), protocol.Ticket{Kind: protocol.Take})
 	}
 }
 
 func (a *answer) add(node int, rows int64, t protocol.Ticket) {
 	t = a.within(t)
-	t.Node, t.Bounds, t.Columns, t.Job = node, a.view.bounds[node], a.columns, a.job
-	t.Dataset, t.Incarnation = a.view.plan.dataset.Fingerprint, a.view.members[node].incarnation
+	t.Node, t.Bounds, t.Columns, t.Job = node, a.view.places.bounds[node], a.columns, a.job
+	t.Dataset, t.Incarnation = a.view.plan.dataset.Fingerprint, a.view.nodes[node].incarnation
 	a.shares = append(a.shares, share{node: node, rows: rows, ticket: t})
 }
 
@@ -153,11 +144,9 @@ func (a *answer) bytes() int64 {
 	var total int64
 	for _, s := range a.shares {
 		node := &a.view.nodes[s.node]
-		var columns int64
-		if a.columns == nil {
-			for _, b := range node.columnBytes {
-				columns += b
-			}
+		columns := node.bytes
+		if a.columns != nil {
+			columns = 0
 		}
 		for _, c := range a.columns {
 			columns += node.columnBytes[c]
@@ -182,11 +171,11 @@ func scale(a, b, c int64) int64 {
 
 // info encodes the response. Tickets are valid for ttl from now.
 func (a *answer) info(d *flight.FlightDescriptor, seal protocol.Sealer, scheme string, now time.Time, ttl time.Duration) (*flight.FlightInfo, error) {
-	about := protocol.InfoMetadata{V: protocol.Version, Dataset: a.view.plan.dataset, Rows: a.view.rows, Nodes: a.view.bounds}
+	about := protocol.InfoMetadata{V: protocol.Version, Dataset: a.view.plan.dataset, Rows: a.view.rows}
 	if s := a.view.selection; s != nil {
 		about.Dataset.Fingerprint, about.Filtered, about.Selection = s.fingerprint, &a.view.filtered, &s.Selection
 	}
-	metadata, err := json.Marshal(about)
+	metadata, err := about.Encode(a.view.places.json)
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "encode metadata: %v", err)
 	}
@@ -220,7 +209,7 @@ func (a *answer) endpoint(s share, seal protocol.Sealer, scheme string) (*flight
 	}
 	return &flight.FlightEndpoint{
 		Ticket:      &flight.Ticket{Ticket: ticket},
-		Location:    []*flight.Location{{Uri: scheme + "://" + a.view.members[s.node].address}},
+		Location:    []*flight.Location{{Uri: scheme + "://" + a.view.nodes[s.node].address}},
 		AppMetadata: metadata,
 	}, nil
 }

@@ -7,14 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
@@ -212,34 +210,36 @@ func (c *cluster) status(table string) protocol.Status {
 }
 
 // view returns the view of a ready cache, or UNAVAILABLE with the reason.
-func (c *cluster) view() (view, error) {
+func (c *cluster) view() (*view, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ready()
 }
 
 // ready is view for a caller that holds mu.
-func (c *state) ready() (view, error) {
+func (c *state) ready() (_ *view, err error) {
 	switch state, reason := c.overall(); state {
 	case protocol.StateReady:
 	case protocol.StateFailed:
-		return view{}, status.Error(codes.Unavailable, "the cache failed: "+reason)
+		return nil, status.Error(codes.Unavailable, "the cache failed: "+reason)
 	default:
-		return view{}, status.Error(codes.Unavailable, reason)
+		return nil, status.Error(codes.Unavailable, reason)
 	}
-	v := view{plan: c.data.plan, nodes: slices.Clone(c.data.nodes), members: slices.Clone(c.members)}
-	v.rows, v.bounds = c.data.bounds()
-	v.filtered = v.rows
-	return v, nil
+	if c.data.served == nil {
+		if c.data.served, err = c.serve(); err != nil {
+			return nil, err
+		}
+	}
+	return c.data.served, nil
 }
 
 // filtered waits until every node has the index of a filter over the rows of v, and returns v with the filtered rows and the index's id.
-func (c *cluster) filtered(ctx context.Context, v view, by asked) (view, string, error) {
+func (c *cluster) filtered(ctx context.Context, v *view, by asked) (*view, string, error) {
 	c.mu.Lock()
 	f, err := c.filters.open(v.plan, len(v.nodes), by)
 	c.mu.Unlock()
 	if err != nil {
-		return view{}, "", err
+		return nil, "", err
 	}
 	defer func() {
 		c.mu.Lock()
@@ -256,38 +256,39 @@ func (c *cluster) filtered(ctx context.Context, v view, by asked) (view, string,
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return view{}, "", status.FromContextError(ctx.Err()).Err()
+			return nil, "", status.FromContextError(ctx.Err()).Err()
 		case <-deadline.C:
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			return view{}, "", status.Errorf(codes.Unavailable, "indexing filter (%d/%d nodes)", f.indexed(c.members), len(f.nodes))
+			return nil, "", status.Errorf(codes.Unavailable, "indexing filter (%d/%d nodes)", f.indexed(c.members), len(f.nodes))
 		}
 	}
 }
 
 // askNodes requests the index of a filter from the nodes that have none. It returns the cluster's view, which may have changed, with the
 // filtered rows once all nodes have it, and before that a channel that is closed when this may be so.
-func (c *cluster) askNodes(plan *tablePlan, f *filter) (v view, changed <-chan struct{}, err error) {
+func (c *cluster) askNodes(plan *tablePlan, f *filter) (v *view, changed <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if v, err = c.ready(); err != nil {
-		return view{}, nil, err
+		return nil, nil, err
 	}
 	if v.plan != plan || c.filters.held[f.by.text] != f {
-		return view{}, nil, status.Error(codes.Unavailable, "filter: the cache has changed its plan: ask again")
+		return nil, nil, status.Error(codes.Unavailable, "filter: the cache has changed its plan: ask again")
 	}
 	if err := c.filters.ask(c.members, plan, f); err != nil {
-		return view{}, nil, err
+		return nil, nil, err
 	}
 	if f.indexed(c.members) < len(f.nodes) {
-		return view{}, c.filters.changed, nil
+		return nil, c.filters.changed, nil
 	}
-	counts := make([]int64, len(f.nodes))
-	for i := range f.nodes {
-		counts[i] = f.nodes[i].rows
+	places, err := f.located()
+	if err != nil {
+		return nil, nil, err
 	}
-	v.bounds = assign.BoundsOf(counts)
-	v.filtered = v.bounds[len(v.bounds)-1][1]
-	v.rows = v.filtered
-	return v, nil, nil
+	chosen := *v
+	chosen.places = places
+	chosen.filtered = places.bounds[len(places.bounds)-1][1]
+	chosen.rows = chosen.filtered
+	return &chosen, nil, nil
 }

@@ -153,7 +153,7 @@ func TestLifeOfACache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]assign.Bounds{{0, 20}, {20, 40}}, v.bounds); diff != "" || v.rows != 40 {
+	if diff := cmp.Diff([]assign.Bounds{{0, 20}, {20, 40}}, v.places.bounds); diff != "" || v.rows != 40 {
 		t.Errorf("%d rows, bounds %s", v.rows, diff)
 	}
 }
@@ -164,8 +164,8 @@ func TestNodesWithoutSplitsAreReady(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if v.rows != 10 || len(v.bounds) != 3 {
-		t.Errorf("%d rows on %v", v.rows, v.bounds)
+	if v.rows != 10 || len(v.places.bounds) != 3 {
+		t.Errorf("%d rows on %v", v.rows, v.places.bounds)
 	}
 	readyCluster(t, 2, 0) // an empty table is ready at once as well
 }
@@ -183,8 +183,8 @@ func TestNodeRestarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if v.members[1].incarnation != "second" || v.members[1].restarts != 1 {
-		t.Errorf("node 1 is %+v", v.members[1])
+	if v.nodes[1].incarnation != "second" || c.members[1].restarts != 1 {
+		t.Errorf("node 1 is %+v", v.nodes[1])
 	}
 }
 

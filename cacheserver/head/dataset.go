@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
@@ -49,6 +48,7 @@ type dataset struct {
 	trouble     string           // why planning makes no progress
 	planFailure string           // why planning failed; a node may still bring a plan
 	failure     string           // why the cache failed
+	served      *view            // what responses are made from; nil until one is, and after a node was reset
 }
 
 // load is the state of one node with respect to a dataset: the plan whose record was requested from it, or its part of the plan and
@@ -123,6 +123,7 @@ func (d *dataset) loaded(node int, message peer.Loaded, now time.Time) error {
 	if len(l.done) != run.Len() || message.Rows != rows || len(message.ColumnBytes) != d.plan.Schema.NumFields() {
 		return status.Errorf(codes.InvalidArgument, "data node %d says it is loaded with %d rows, but reported %d of %d splits with %d rows", node, message.Rows, len(l.done), run.Len(), rows)
 	}
+	d.served = nil
 	l.loaded, l.rows, l.bytes, l.columnBytes, l.trouble = true, message.Rows, message.Bytes, message.ColumnBytes, ""
 	d.progressed = now
 	return nil
@@ -142,7 +143,7 @@ func (d *dataset) adopt(p *tablePlan, from origin, encoded []byte, done []peer.S
 	if d.origin == noPlan {
 		close(d.planned)
 	}
-	d.plan, d.origin, d.record, d.progressed = p, from, encoded, now
+	d.plan, d.origin, d.record, d.progressed, d.served = p, from, encoded, now, nil
 	d.splits = make([]peer.SplitDone, len(p.Splits))
 	copy(d.splits, done)
 	if from == readyPlan && len(done) == len(p.Splits) {
@@ -162,7 +163,7 @@ func (d *dataset) complete() error {
 }
 
 // reset clears the state of a node, which then starts anew.
-func (d *dataset) reset(node int) { d.nodes[node] = load{done: map[int]bool{}} }
+func (d *dataset) reset(node int) { d.nodes[node], d.served = load{done: map[int]bool{}}, nil }
 
 // assign returns a node's part of the plan and records that the node is expected to load it.
 func (d *dataset) assign(node int, salt []byte) *peer.Assign {
@@ -175,14 +176,4 @@ func (d *dataset) assign(node int, salt []byte) *peer.Assign {
 		First: run.First, Splits: d.plan.encoded[run.First:run.End], Salt: salt,
 		Record: d.record, Ready: d.ready,
 	}
-}
-
-// bounds returns the rows of each node, once all have loaded, and the total number of rows.
-func (d *dataset) bounds() (rows int64, bounds []assign.Bounds) {
-	counts := make([]int64, len(d.nodes))
-	for i := range d.nodes {
-		counts[i] = d.nodes[i].rows
-		rows += counts[i]
-	}
-	return rows, assign.BoundsOf(counts)
 }

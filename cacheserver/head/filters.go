@@ -53,6 +53,7 @@ type filter struct {
 	touched  time.Time // of the last request
 	needless time.Time // from when on nobody is expected to wait for it, if none does
 	failure  string    // why it can't be used with this plan any more
+	places   *places   // of its rows, once all nodes have answered
 }
 
 // asked is a request for a filter.
@@ -115,6 +116,19 @@ func (f *filter) indexed(m members) (nodes int) {
 		}
 	}
 	return nodes
+}
+
+// located returns the places of the filter's rows, once every node has answered; they don't change.
+func (f *filter) located() (_ *places, err error) {
+	if f.places != nil {
+		return f.places, nil
+	}
+	counts := make([]int64, len(f.nodes))
+	for i := range f.nodes {
+		counts[i] = f.nodes[i].rows
+	}
+	f.places, err = newPlaces(counts)
+	return f.places, err
 }
 
 // cancel tells nodes to stop evaluating filters that nobody waits for.

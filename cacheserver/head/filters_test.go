@@ -64,7 +64,7 @@ func requestBy(ctx context.Context, t *testing.T, c *cluster, by asked) (wait fu
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got view
+	var got *view
 	done := make(chan error, 1)
 	go func() {
 		var err error
@@ -72,7 +72,12 @@ func requestBy(ctx context.Context, t *testing.T, c *cluster, by asked) (wait fu
 		done <- err
 	}()
 	synctest.Wait()
-	return func() ([]assign.Bounds, error) { err := <-done; return got.bounds, err }
+	return func() ([]assign.Bounds, error) {
+		if err := <-done; err != nil {
+			return nil, err
+		}
+		return got.places.bounds, nil
+	}
 }
 
 func expectRows(t *testing.T, wait func() ([]assign.Bounds, error), want ...assign.Bounds) {

@@ -63,17 +63,17 @@ func (s *service) ListFlights(_ *flight.Criteria, stream flight.FlightService_Li
 }
 
 // open parses a descriptor, and returns the view of a ready cache to answer it from.
-func (s *service) open(d *flight.FlightDescriptor) (protocol.Request, view, error) {
+func (s *service) open(d *flight.FlightDescriptor) (protocol.Request, *view, error) {
 	request, err := protocol.ParseDescriptor(d)
 	if err != nil {
-		return request, view{}, err
+		return request, nil, err
 	}
 	v, err := s.cluster.view()
 	return request, v, err
 }
 
 // answer answers a request from a view, once its filter, if it has one, is evaluated.
-func (s *service) answer(ctx context.Context, r protocol.Request, v view) (answer, error) {
+func (s *service) answer(ctx context.Context, r protocol.Request, v *view) (answer, error) {
 	v, err := s.choose(ctx, v, r)
 	if err != nil {
 		return answer{}, err

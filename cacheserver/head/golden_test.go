@@ -37,17 +37,16 @@ func golden(t *testing.T, name string, into any) {
 }
 
 // goldenView returns the view of a ready cache whose rows are distributed to nodes as in bounds, with the given columns.
-func goldenView(columns []string, bounds []assign.Bounds) view {
+func goldenView(columns []string, bounds []assign.Bounds) *view {
 	fields := make([]arrow.Field, len(columns))
 	for i, name := range columns {
 		fields[i] = arrow.Field{Name: name, Type: arrow.PrimitiveTypes.Int64}
 	}
-	v := view{plan: &tablePlan{Plan: source.Plan{Schema: arrow.NewSchema(fields, nil)}}, bounds: bounds}
+	v := &view{plan: &tablePlan{Plan: source.Plan{Schema: arrow.NewSchema(fields, nil)}}, places: &places{bounds: bounds, json: []byte("[]")}}
 	for _, b := range bounds {
 		v.rows += b.Len()
 		v.filtered += b.Len()
-		v.members = append(v.members, member{address: "host:1"})
-		v.nodes = append(v.nodes, load{rows: b.Len(), columnBytes: make([]int64, len(columns))})
+		v.nodes = append(v.nodes, server{address: "host:1", rows: b.Len(), columnBytes: make([]int64, len(columns))})
 	}
 	return v
 }

@@ -6,7 +6,6 @@ package head
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -14,7 +13,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
-	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
@@ -129,59 +127,4 @@ func (p *tablePlan) schemaBytes(columns []int) []byte {
 	}
 	p.encodeSchema.Do(func() { p.wholeSchema = flight.SerializeSchema(p.Schema, memory.DefaultAllocator) })
 	return p.wholeSchema
-}
-
-const (
-	// scanLimit bounds how many runs of an epoch are examined to determine which nodes hold rows of it.
-	scanLimit = 1 << 20
-	// mixLimit bounds how many positions of a mixture a request examines, and mixCost what that costs; see epoch.Mix.Cost.
-	mixLimit, mixCost = 1 << 16, 1 << 19
-)
-
-// holders reports which nodes hold rows of a ticket, and how many rows these are. It examines as many runs as it may or, of a mixture,
-// positions; if the share has more, whole is false and all nodes with rows are included: at worst their streams are empty. It ends early when
-// it has found all nodes, unless the rows are to be counted.
-func holders(t protocol.Ticket, bounds []assign.Bounds, count bool) (out []bool, rows uint64, whole bool, err error) {
-	cursor, err := t.Cursor()
-	if err != nil {
-		return nil, 0, false, err
-	}
-	positions := uint64(math.MaxUint64)
-	if t.Mix != nil {
-		positions = min(mixLimit, mixCost/t.Mix.Cost(t.Epoch))
-	}
-	out = make([]bool, len(bounds))
-	left := 0
-	for _, b := range bounds {
-		if b.Len() > 0 {
-			left++
-		}
-	}
-	var runs [1024]epoch.Run
-	for seen := 0; positions > 0 && seen < scanLimit && (left > 0 || count); {
-		n, passed := cursor.Next(runs[:], positions)
-		if passed == 0 {
-			return out, rows, true, nil
-		}
-		for _, r := range runs[:n] {
-			rows += r.Rows
-			left -= markNodes(out, r, bounds)
-		}
-		seen, positions = seen+n, positions-passed
-	}
-	for i, b := range bounds {
-		out[i] = b.Len() > 0
-	}
-	return out, rows, false, nil
-}
-
-// markNodes sets out[i] for the nodes that hold rows of the run, and returns how many it has set.
-func markNodes(out []bool, r epoch.Run, bounds []assign.Bounds) (marked int) {
-	for i, b := range bounds {
-		if !out[i] && b.Len() > 0 && int64(r.First) < b[1] && int64(r.First+r.Rows) > b[0] {
-			out[i] = true
-			marked++
-		}
-	}
-	return marked
 }

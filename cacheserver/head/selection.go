@@ -22,7 +22,7 @@ import (
 const checkBytes = 320
 
 // check checks a request's filter, in turns of the requests' jobs. The result's text is empty if the request has no filter.
-func (s *service) check(ctx context.Context, v view, r protocol.Request) (by asked, err error) {
+func (s *service) check(ctx context.Context, v *view, r protocol.Request) (by asked, err error) {
 	if r.Filter == "" {
 		return asked{}, nil
 	}
@@ -46,7 +46,7 @@ func (s *service) check(ctx context.Context, v view, r protocol.Request) (by ask
 }
 
 // parse returns the canonical form and the cost of a filter, if it is valid and not too expensive.
-func (s *service) parse(v view, text string) (asked, error) {
+func (s *service) parse(v *view, text string) (asked, error) {
 	m, err := where.Match(v.plan.Schema, text)
 	if err != nil {
 		return asked{}, status.Errorf(codes.InvalidArgument, "command: %v", err)
@@ -69,29 +69,30 @@ func (s *service) parse(v view, text string) (asked, error) {
 }
 
 // choose returns v with the rows that a request selects. With a filter that no request used before, it waits for the nodes.
-func (s *service) choose(ctx context.Context, v view, r protocol.Request) (view, error) {
+func (s *service) choose(ctx context.Context, v *view, r protocol.Request) (*view, error) {
 	if r.Filter == "" && r.Split == nil {
 		return v, nil
 	}
 	by, err := s.check(ctx, v, r)
 	if err != nil {
-		return view{}, err
+		return nil, err
 	}
 	chosen := &selection{Selection: protocol.Selection{Filter: by.text, Split: r.Split}}
 	if by.text != "" {
 		if v, chosen.filter, err = s.cluster.filtered(ctx, v, by); err != nil {
-			return view{}, err
+			return nil, err
 		}
 	}
+	narrowed := *v
 	if r.Split != nil {
 		first, end := r.Split.Bounds(uint64(v.filtered))
-		v.rows = int64(end - first)
+		narrowed.rows = int64(end - first)
 	}
-	v.selection = chosen
+	narrowed.selection = chosen
 	chosen.fingerprint, err = fingerprintOf(struct {
 		Dataset string
 		Filter  string
 		Split   *epoch.Split
 	}{v.plan.dataset.Fingerprint, by.text, r.Split})
-	return v, err
+	return &narrowed, err
 }

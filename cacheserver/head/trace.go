@@ -40,10 +40,9 @@ func (t *loadTrace) end(d *dataset, err error) {
 		tracing.End(t.join, err)
 	}
 	if p := d.plan; p != nil {
-		rows, _ := d.bounds()
-		var bytes int64
+		var rows, bytes int64
 		for i := range d.nodes {
-			bytes += d.nodes[i].bytes
+			rows, bytes = rows+d.nodes[i].rows, bytes+d.nodes[i].bytes
 		}
 		t.load.SetAttributes(attribute.Int64("datacache.rows", rows), attribute.Int("datacache.splits", len(p.Splits)),
 			attribute.Int64("datacache.bytes", bytes), attribute.Int64("datacache.snapshot", p.dataset.Snapshot))

@@ -6,6 +6,10 @@
 package protocol
 
 import (
+	"bytes"
+	"encoding/json"
+	"slices"
+
 	"github.com/kubeflow/datacache/cacheserver/assign"
 )
 
@@ -26,6 +30,17 @@ type InfoMetadata struct {
 
 	Filtered  *int64     `json:"filtered_rows,omitempty"` // the number of filtered rows; nil if the request has no selection
 	Selection *Selection `json:"selection,omitempty"`     // of the request; nil if it has none
+}
+
+// Encode returns the metadata as JSON. nodes is the JSON of Nodes, which must be nil.
+func (m InfoMetadata) Encode(nodes []byte) ([]byte, error) {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	name := []byte(`"nodes":`) // does not occur before that: in a string its quotes are escaped
+	before, after, _ := bytes.Cut(text, append(name, "null"...))
+	return slices.Concat(before, name, nodes, after), nil
 }
 
 // EndpointMetadata is the app_metadata of a FlightEndpoint, as JSON.
