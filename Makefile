@@ -443,6 +443,10 @@ test-examples: build examples-venv ## The loader in JAX, Ray Train, TRL, torchti
 	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(SERVER) python docs/frameworks.md test/conformance hack/loopback.py $(LOCK) $(TRAINING_LOCK) $(EXAMPLES_LOCK) -- \
 		$(EXAMPLES) -m pytest python/tests/examples -rs --junitxml=$(REPORTS)/$@.xml --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
+.PHONY: test-ray
+test-ray: build examples-venv ## Ray Train's workers that fail once and start anew (about 1 min; not part of CI, which runs docs/frameworks.md with Ray).
+	@RAY_RESTARTS=1 PYTHONPATH=python/src $(EXAMPLES) -m pytest python/tests/examples/test_ray.py -rs --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
+
 MEGATRON_BRIDGE := $(CACHE)/tools/megatron-bridge-$(MEGATRON_BRIDGE_VERSION)
 .PHONY: test-megatron-bridge
 test-megatron-bridge: build examples-venv ## CacheProvider with Megatron-Bridge's own data classes, whose package wants Python 3.12 and CUDA (about 1 min; not part of CI).

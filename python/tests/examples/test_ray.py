@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ray_environment import ray_environment
 from ray_training import EPOCHS, FAILS, SAVED, WORKERS
 from small import small_cache, steps_of
@@ -20,6 +21,7 @@ OPTIONS: dict[str, Any] = {"global_batch_size": 23, "seed": 9, "tail": "keep"}
 SECONDS = 900
 
 
+@pytest.mark.skipif(not os.environ.get("RAY_RESTARTS"), reason="Ray's restart takes most of a minute: make test-ray")
 def test_two_epochs_and_a_failure(server: Path, tmp_path: Path) -> None:
     paths = [str(Path(__file__).parents[2] / "src"), os.environ.get("PYTHONPATH", "")]
     with small_cache(server, tmp_path) as endpoint, ray_environment() as environment:
