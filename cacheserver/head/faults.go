@@ -5,7 +5,6 @@ package head
 
 import (
 	"fmt"
-	"strings"
 	"time"
 )
 
@@ -28,7 +27,7 @@ func (l limits) fault(s *state, now time.Time) string {
 		return d.planFailure
 	case len(missing) > 0 && now.Sub(l.started) > l.join:
 		return fmt.Sprintf("%d of %d data nodes joined within %s; missing: %s. Start them with this head's address, or lower the number of nodes",
-			len(s.members)-len(missing), len(s.members), l.join, strings.Join(missing, ", "))
+			len(s.members)-len(missing), len(s.members), l.join, fewNames(missing))
 	case trouble != "" && now.Sub(d.progressed) > l.load:
 		return fmt.Sprintf("no progress for %s: %s", l.load, trouble)
 	}

@@ -141,8 +141,10 @@ func (h *Head) keepTime(ctx context.Context) error {
 
 // Ready implements opshttp.Server.
 func (h *Head) Ready() (bool, string) {
-	s := h.Report()
-	return s.State == protocol.StateReady, fmt.Sprintf("%s: %s", s.State, s.Reason)
+	h.cluster.mu.Lock()
+	defer h.cluster.mu.Unlock()
+	state, reason := h.cluster.overall()
+	return state == protocol.StateReady, fmt.Sprintf("%s: %s", state, reason)
 }
 
 // Status implements opshttp.Server; the value is a Status.

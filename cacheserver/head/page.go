@@ -16,6 +16,9 @@ import (
 	"github.com/kubeflow/datacache/internal/words"
 )
 
+// mostShown is the number of data nodes that the page lists.
+const mostShown = 50
+
 // pageSource is the watch.Source of the page of the head.
 type pageSource struct {
 	head    *Head
@@ -73,8 +76,9 @@ func (l *pageSource) Sample() watch.Sample {
 }
 
 // View implements watch.Source.
-func (l *pageSource) View() watch.View {
-	s := l.head.Report()
+func (l *pageSource) View() watch.View { return l.view(l.head.Report()) }
+
+func (l *pageSource) view(s protocol.Status) watch.View {
 	v := watch.View{
 		Role: "cache", Name: nameOf(s.Table), State: string(s.State), Reason: s.Reason, Tone: toneOf(s.State),
 		Done: int64(s.Splits.Done), Total: int64(s.Splits.Total), Unit: "splits", Waits: waitsOf(s),
@@ -99,7 +103,7 @@ func (l *pageSource) meters(s protocol.Status) []watch.Meter {
 		return []watch.Meter{own}
 	}
 	var meters []watch.Meter
-	for _, n := range s.Nodes {
+	for _, n := range shown(s) {
 		if n.Memory.Limit > 0 {
 			meters = append(meters, watch.Meter{Name: fmt.Sprintf("data node %d", n.Index), Used: n.Memory.Used, Peak: n.Memory.Peak, Limit: n.Memory.Limit})
 		}
@@ -107,19 +111,40 @@ func (l *pageSource) meters(s protocol.Status) []watch.Meter {
 	return append(meters, own)
 }
 
-// nodes lists the data nodes.
+// shown returns the data nodes that the page lists: all or, of many, those that are not ready first.
+func shown(s protocol.Status) []protocol.NodeStatus {
+	if len(s.Nodes) <= mostShown {
+		return s.Nodes
+	}
+	nodes := slices.Clone(s.Nodes)
+	slices.SortStableFunc(nodes, func(a, b protocol.NodeStatus) int { return wellness(a) - wellness(b) })
+	return nodes[:mostShown]
+}
+
+// wellness is 1 for a data node that is ready, otherwise 0.
+func wellness(n protocol.NodeStatus) int {
+	if n.State == protocol.NodeReady {
+		return 1
+	}
+	return 0
+}
+
+// nodes lists the data nodes that are shown.
 func (c *state) nodes(s protocol.Status) watch.Table {
 	t := watch.Table{
 		ID: "nodes", Title: "Data nodes", Note: spread(s),
 		Head: []string{"Node", "State", "Splits", "Rows", "Bytes", "Restarts", "Address", "Reason"},
 	}
-	for i, n := range s.Nodes {
-		first, done := 0, c.data.nodes[i].done
+	if len(s.Nodes) > mostShown {
+		t.Note = strings.TrimSpace(fmt.Sprintf("%s These are %d of %d data nodes, those that are not ready first; /status has all.", t.Note, mostShown, len(s.Nodes)))
+	}
+	for _, n := range shown(s) {
+		first, done := 0, c.data.nodes[n.Index].done
 		if c.data.plan != nil {
-			first = c.data.plan.runs[i].First
+			first = c.data.plan.runs[n.Index].First
 		}
 		t.Rows = append(t.Rows, []watch.Cell{
-			watch.Text(strconv.Itoa(i)), watch.Toned(string(n.State), nodeTone(n.State)),
+			watch.Text(strconv.Itoa(n.Index)), watch.Toned(string(n.State), nodeTone(n.State)),
 			reading.Loading(n.Splits.Done, n.Splits.Total, func(split int) bool { return done[first+split] }),
 			watch.Number(words.Count(float64(n.Rows))), watch.Number(words.Bytes(float64(n.Bytes))),
 			watch.Number(strconv.Itoa(n.Restarts)), watch.Text(place(n.Address, n.Machine)), watch.Text(n.Reason),
@@ -192,7 +217,7 @@ func waitsOf(s protocol.Status) []watch.Wait {
 		waits = append(waits, watch.Wait{For: s.Reason, Fix: "Planning reads the footer of each file. " + again})
 	case protocol.StateLoading, protocol.StateDegraded:
 	}
-	for _, n := range s.Nodes {
+	for _, n := range shown(s) {
 		who := fmt.Sprintf("data node %d", n.Index)
 		switch {
 		case n.State == protocol.NodeMissing:

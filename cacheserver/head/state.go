@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/reading"
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 // state is what a cluster knows of its data nodes and of what they have of the dataset. Its methods only read it. The cluster's mu
@@ -53,7 +54,7 @@ func (c *state) traffic() (total protocol.Traffic, readers []protocol.Reader) {
 func (c *state) nodeStatus(index int) protocol.NodeStatus {
 	m, l := &c.members[index], &c.data.nodes[index]
 	n := protocol.NodeStatus{
-		Index: index, Address: m.address, Machine: m.machine, State: c.node(index), Reason: l.trouble, Restarts: m.restarts,
+		Index: index, Address: m.address, Machine: m.machine, State: c.node(index), Reason: words.Cut(l.trouble, protocol.MaxReason), Restarts: m.restarts,
 		Rows: l.reported, Bytes: l.bytes, Splits: protocol.SplitStatus{Done: len(l.done)}, Memory: m.vitals.Memory,
 	}
 	if n.State == protocol.NodeLost {
@@ -81,8 +82,13 @@ func (c *state) node(index int) protocol.NodeState {
 	return protocol.NodeJoined
 }
 
-// overall derives the cache's state, and one line that gives the reason.
+// overall derives the cache's state, and one line of at most protocol.MaxReason bytes that gives the reason.
 func (c *state) overall() (protocol.State, string) {
+	state, reason := c.explain()
+	return state, words.Cut(reason, protocol.MaxReason)
+}
+
+func (c *state) explain() (protocol.State, string) {
 	switch {
 	case c.data.failure != "":
 		return protocol.StateFailed, c.data.failure
@@ -96,7 +102,7 @@ func (c *state) overall() (protocol.State, string) {
 		return protocol.StateReady, "ready"
 	}
 	if c.data.ready {
-		return protocol.StateDegraded, strings.Join(waits, "; ")
+		return protocol.StateDegraded, few(waits)
 	}
 	done, total := 0, len(c.data.plan.Splits)
 	for i := range c.data.nodes {
@@ -105,7 +111,7 @@ func (c *state) overall() (protocol.State, string) {
 	progress := fmt.Sprintf("loading %d%% (%d/%d splits)", percent(done, total), done, total)
 	absent := c.members.names(func(i int) bool { return c.members[i].session == nil })
 	if len(absent) > 0 {
-		progress += "; waiting for data node " + strings.Join(absent, ", ") + " to join"
+		progress += "; waiting for data node " + fewNames(absent) + " to join"
 	}
 	if trouble := c.trouble(); trouble != "" {
 		progress += "; " + trouble
@@ -120,7 +126,7 @@ func (c *state) planning() string {
 		progress = fmt.Sprintf("planning (%d/%d files)", c.data.footers[0], c.data.footers[1])
 	}
 	if c.data.planFailure != "" {
-		return fmt.Sprintf("%s failed: %s; waiting for data node %s, which may hold the rows", progress, c.data.planFailure, strings.Join(c.unheard(), ", "))
+		return fmt.Sprintf("%s failed: %s; waiting for data node %s, which may hold the rows", progress, c.data.planFailure, fewNames(c.unheard()))
 	}
 	if trouble := c.trouble(); trouble != "" {
 		progress += ": " + trouble
@@ -142,7 +148,26 @@ func (c *state) trouble() string {
 			troubles = append(troubles, fmt.Sprintf("data node %d: %s", i, t))
 		}
 	}
-	return strings.Join(troubles, "; ")
+	return few(troubles)
+}
+
+// fewest is the number of data nodes that a reason names.
+const fewest = 3
+
+// few joins what is said of data nodes, of the first ones only.
+func few(said []string) string {
+	if more := len(said) - fewest; more > 0 {
+		said = append(said[:fewest:fewest], fmt.Sprintf("and %d more data nodes", more))
+	}
+	return strings.Join(said, "; ")
+}
+
+// fewNames joins names of data nodes.
+func fewNames(names []string) string {
+	if more := len(names) - fewest; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:fewest], ", "), more)
+	}
+	return strings.Join(names, ", ")
 }
 
 // waits describes, for each node that is not ready, what it is waiting for.

@@ -16,6 +16,15 @@ type Status struct {
 	Readers  []Reader     `json:"readers,omitempty"` // at most MaxReaders
 }
 
+// MaxReason is the greatest length of a reason in bytes. Clients limit the length of a status: pyarrow to 8 KiB, some to less.
+const MaxReason = 1 << 10
+
+// WithoutNodes returns the status without the list of nodes, which is nearly all of it in a large cache.
+func (s Status) WithoutNodes() any {
+	s.Nodes = nil
+	return s
+}
+
 // SplitStatus counts splits.
 type SplitStatus struct {
 	Done  int `json:"done"`

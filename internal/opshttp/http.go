@@ -31,7 +31,7 @@ type Server interface {
 	Status() any
 }
 
-// Handler serves the four paths and the page; metrics serves /metrics.
+// Handler serves the four paths and the page; metrics serves /metrics. With ?nodes=0, /status omits the list of data nodes.
 func Handler(server Server, metrics http.Handler, page *watch.Page) http.Handler {
 	mux := http.NewServeMux()
 	page.Register(mux)
@@ -45,11 +45,15 @@ func Handler(server Server, metrics http.Handler, page *watch.Page) http.Handler
 		}
 		_, _ = io.WriteString(w, redact.Text(reason)+"\n")
 	})
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		encoder := json.NewEncoder(redact.Writer(w))
 		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(server.Status()); err != nil {
+		status := server.Status()
+		if long, ok := status.(interface{ WithoutNodes() any }); ok && r.URL.Query().Get("nodes") == "0" {
+			status = long.WithoutNodes()
+		}
+		if err := encoder.Encode(status); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	})

@@ -15,11 +15,19 @@ import (
 	"github.com/kubeflow/datacache/internal/watch"
 )
 
+// listing is a status with a list of nodes.
+type listing struct {
+	Ready bool  `json:"ready"`
+	Nodes []int `json:"nodes"`
+}
+
+func (s listing) WithoutNodes() any { return listing{Ready: s.Ready} }
+
 // subject is a Server that is ready or not.
 type subject struct{ ready bool }
 
 func (s subject) Ready() (bool, string) { return s.ready, "the reason" }
-func (s subject) Status() any           { return map[string]any{"ready": s.ready} }
+func (s subject) Status() any           { return listing{s.ready, []int{1}} }
 
 func (subject) Series() []watch.Series { return nil }
 func (subject) Sample() watch.Sample   { return watch.Sample{} }
@@ -37,6 +45,8 @@ func TestHandler(t *testing.T) {
 		{"ready", "GET", "/ready", true, false, 200, "the reason"},
 		{"not ready", "GET", "/ready", false, false, 503, "the reason"},
 		{"status", "GET", "/status", true, false, 200, `"ready": true`},
+		{"status with nodes", "GET", "/status?nodes=1", true, false, 200, `"nodes": [`},
+		{"status without nodes", "GET", "/status?nodes=0", true, false, 200, `"nodes": null`},
 		{"metrics", "GET", "/metrics", true, false, 200, "some_metric 1"},
 		{"page", "GET", "/", true, false, 200, "Looked at"},
 		{"page beside profiles", "GET", "/", true, true, 200, "Looked at"},

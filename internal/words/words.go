@@ -7,6 +7,7 @@ package words
 import (
 	"math"
 	"strconv"
+	"unicode/utf8"
 )
 
 // Count writes a number with at most three digits before a unit of thousands: 12.3 M.
@@ -33,6 +34,19 @@ func Ratio(n float64) string {
 		return scaled(part, 1000, []string{" %"})
 	}
 	return strconv.Itoa(int(n*100+0.5)) + " %"
+}
+
+// Cut returns a text of at most the given number of bytes: it ends with "..." if it was longer.
+func Cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	const end = "..."
+	most -= len(end)
+	for most > 0 && !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return text[:most] + end
 }
 
 // scaled never writes 0 for a number that is more: it may be the largest one of a chart.

@@ -35,3 +35,11 @@ func TestWhoWaits(t *testing.T) {
 		}
 	}
 }
+
+func TestCut(t *testing.T) {
+	for _, tt := range []struct{ text, want string }{{"12345678", "12345678"}, {"123456789", "12345..."}, {"1234ö6789", "1234..."}, {"", ""}} {
+		if got := Cut(tt.text, 8); got != tt.want {
+			t.Errorf("%q is cut to %q, want %q", tt.text, got, tt.want)
+		}
+	}
+}
