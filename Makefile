@@ -390,10 +390,15 @@ docs: docs-venv ## Build the documentation as a site: bin/site (about 10 s, 20 m
 docs-serve: docs-venv ## Show the site at http://127.0.0.1:8000 and build it anew at each change, until Ctrl-C.
 	@$(MKDOCS) serve --livereload
 
+# What the loader's tests depend on, besides what each target adds.
+LOADER_PARTS = ./cmd/cacheserver python $(filter-out test/conformance/test_%,$(wildcard test/conformance/*.py)) hack/loopback.py $(LOCK) $(TRAINING_LOCK)
+
 .PHONY: test-docs
-test-docs: docs venv ## The site's part of test: what it links to and loads (about 15 s).
-	@echo "==> test: the site (seconds)"
+test-docs: build docs venv training-venv ## The pages' part of test: what the site links to and loads, and all Python code of its pages (about 1 min; without that code seconds while nothing changed).
+	@echo "==> test: the site and the pages' code (about 1 min)"
 	@$(PYTHON) -m pytest test/docs -q -p no:cacheprovider
+	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(LOADER_PARTS) runtimes README.md docs -- \
+		$(TRAINING) -m pytest python/tests/test_docs.py -rs --junitxml=$(REPORTS)/$@.xml --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
 .PHONY: test-go-install
 test-go-install: bootstrap ## go install github.com/kubeflow/datacache/cmd/cacheserver@VERSION, from a zip of this checkout and without a network (about 1 min; 3 more cold).
@@ -426,7 +431,7 @@ test-arm64: bootstrap ## The data plane's Go tests as arm64, emulated by qemu (a
 test-conformance: build venv spark-venv $(MINIO) $(CATALOG)/complete $(JAVA_FLIGHT)/complete $(SPARK_JARS)/complete ## The cache server's Python part of test: pyarrow, pyiceberg, DuckDB, Spark and Arrow's Java client against bin/cacheserver (about 5 min; nothing to do while nothing changed).
 	@hack/bootstrap clients
 	@echo "==> test: pytest against $(SERVER) (about 5 min)"
-	@hack/unless-passed $(CACHE)/passed $(SERVER) bin/objectcache test/conformance test/golden hack/loopback.py hack/spark test/kit/icetest $(LOCK) $(SPARK_LOCK) -- \
+	@hack/unless-passed $(CACHE)/passed ./cmd/cacheserver ./cmd/objectcache test/conformance test/golden hack/loopback.py hack/spark test/kit/icetest $(LOCK) $(SPARK_LOCK) -- \
 		$(PYTHON) -m pytest test/conformance -rs --junitxml=$(REPORTS)/$@.xml --server $(SERVER) --minio $(MINIO) --rest-catalog $(CATALOG) --java-flight $(JAVA_FLIGHT) --spark-jars $(SPARK_JARS) $(PYTEST)
 	@echo "==> test: the benches' own arithmetic (seconds)"
 	@$(PYTHON) -m pytest test/bench -q -p no:cacheprovider
@@ -434,13 +439,13 @@ test-conformance: build venv spark-venv $(MINIO) $(CATALOG)/complete $(JAVA_FLIG
 .PHONY: test-loader
 test-loader: build training-venv ## The Python loader's part of test, torch and the Kubeflow SDK included (about 4 min; nothing to do while nothing changed).
 	@echo "==> test: the loader against $(SERVER) (about 4 min)"
-	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(SERVER) python README.md docs runtimes test/conformance test/golden hack/loopback.py $(LOCK) $(TRAINING_LOCK) -- \
-		$(TRAINING) -m pytest python/tests --ignore python/tests/examples -rs --junitxml=$(REPORTS)/$@.xml --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
+	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(LOADER_PARTS) runtimes test/golden -- \
+		$(TRAINING) -m pytest python/tests --ignore python/tests/examples --ignore python/tests/test_docs.py -rs --junitxml=$(REPORTS)/$@.xml --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
 .PHONY: test-examples
 test-examples: build examples-venv ## The loader in JAX, Ray Train, TRL, torchtitan, torchft, Megatron and pandas, its notebook, docs/frameworks.md (about 3 min, 1 more the first time; nothing to do while nothing changed).
 	@echo "==> test: the loader in JAX, Ray Train, TRL, torchtitan, torchft, Megatron, pandas and a notebook (about 3 min)"
-	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(SERVER) python docs/frameworks.md test/conformance hack/loopback.py $(LOCK) $(TRAINING_LOCK) $(EXAMPLES_LOCK) -- \
+	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(LOADER_PARTS) docs/frameworks.md $(EXAMPLES_LOCK) -- \
 		$(EXAMPLES) -m pytest python/tests/examples -rs --junitxml=$(REPORTS)/$@.xml --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
 .PHONY: test-ray

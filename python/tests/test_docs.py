@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pages import REPOSITORY, PageCache, blocks_of, page_cache, run_page
 
-pytest.importorskip("kubeflow.trainer", reason="runs in the training environment: make test-loader")
+pytest.importorskip("kubeflow.trainer", reason="runs in the training environment: make test-docs")
 
 # Code that a page assumes: a Kubernetes cluster with datacache. The SDK is real, but it posts to a fake API server;
 # test/e2e tests logs and status of real caches.
