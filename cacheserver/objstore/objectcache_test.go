@@ -27,8 +27,8 @@ import (
 	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore/blockcache"
+	"github.com/kubeflow/datacache/internal/identity"
 	"github.com/kubeflow/datacache/objectcache/buckets"
-	"github.com/kubeflow/datacache/objectcache/identity"
 	"github.com/kubeflow/datacache/objectcache/router"
 	"github.com/kubeflow/datacache/objectcache/serve"
 	"github.com/kubeflow/datacache/objectcache/store"

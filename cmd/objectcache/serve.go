@@ -18,11 +18,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/internal/command"
+	"github.com/kubeflow/datacache/internal/identity"
 	"github.com/kubeflow/datacache/internal/opshttp"
 	"github.com/kubeflow/datacache/internal/reload"
 	"github.com/kubeflow/datacache/objectcache/buckets"
 	"github.com/kubeflow/datacache/objectcache/budget"
-	"github.com/kubeflow/datacache/objectcache/identity"
 	"github.com/kubeflow/datacache/objectcache/kube"
 	"github.com/kubeflow/datacache/objectcache/mirror"
 	"github.com/kubeflow/datacache/objectcache/router"

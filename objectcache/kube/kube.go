@@ -28,7 +28,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
-	"github.com/kubeflow/datacache/objectcache/identity"
+	"github.com/kubeflow/datacache/internal/identity"
 	"github.com/kubeflow/datacache/objectcache/router"
 )
 

@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/kubeflow/datacache/objectcache/identity"
+	"github.com/kubeflow/datacache/internal/identity"
 )
 
 // TestOnlyPlausibleTokensAreReviewed counts the requests that the API server receives.

@@ -11,7 +11,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/kubeflow/datacache/objectcache/identity"
+	"github.com/kubeflow/datacache/internal/identity"
 )
 
 // prefix is the path in front of bucket and key.

@@ -15,11 +15,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/kubeflow/datacache/internal/identity"
 	"github.com/kubeflow/datacache/internal/opshttp"
 	"github.com/kubeflow/datacache/internal/webpage"
 	"github.com/kubeflow/datacache/objectcache/buckets"
 	"github.com/kubeflow/datacache/objectcache/budget"
-	"github.com/kubeflow/datacache/objectcache/identity"
 	"github.com/kubeflow/datacache/objectcache/router"
 	"github.com/kubeflow/datacache/objectcache/store"
 )

@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeflow/datacache/internal/identity"
 	"github.com/kubeflow/datacache/objectcache/buckets"
-	"github.com/kubeflow/datacache/objectcache/identity"
 	"github.com/kubeflow/datacache/objectcache/router"
 	"github.com/kubeflow/datacache/objectcache/store"
 )

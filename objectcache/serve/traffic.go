@@ -13,7 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/kubeflow/datacache/objectcache/identity"
+	"github.com/kubeflow/datacache/internal/identity"
 )
 
 // Traffic counts what was read and written of each bucket, and the requests to other members. Metrics and the page show the same counts.

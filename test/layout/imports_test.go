@@ -109,7 +109,7 @@ var bans = []ban{
 		why: "the object cache must run without Kubernetes: docs/adr/0010-object-cache.md"},
 	{folder: "cmd/objectcache", forbidden: []string{icebergGo, arrow, module + "/cacheserver"},
 		why: "the command of the object cache must not link the data plane"},
-	{folder: "objectcache/xds", forbidden: []string{icebergGo, arrow, kubernetes, module + "/cacheserver", objectCache("kube"), objectCache("store"), objectCache("identity")},
+	{folder: "objectcache/xds", forbidden: []string{icebergGo, arrow, kubernetes, module + "/cacheserver", objectCache("kube"), objectCache("store"), module + "/internal/identity"},
 		why: "it turns members into configuration, whoever found them and whatever they store"},
 }
 

@@ -23,9 +23,9 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
+	"github.com/kubeflow/datacache/internal/flight"
 	"github.com/kubeflow/datacache/objectcache/buckets"
 	"github.com/kubeflow/datacache/objectcache/budget"
-	"github.com/kubeflow/datacache/objectcache/flight"
 	"github.com/kubeflow/datacache/objectcache/mirror/upstream"
 	"github.com/kubeflow/datacache/objectcache/router"
 	"github.com/kubeflow/datacache/objectcache/serve"

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/kubeflow/datacache/objectcache/identity"
+	"github.com/kubeflow/datacache/internal/identity"
 	"github.com/kubeflow/datacache/objectcache/mirror/rights"
 )
 

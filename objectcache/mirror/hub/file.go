@@ -12,8 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kubeflow/datacache/internal/identity"
 	"github.com/kubeflow/datacache/objectcache/budget"
-	"github.com/kubeflow/datacache/objectcache/identity"
 	"github.com/kubeflow/datacache/objectcache/mirror/content"
 	"github.com/kubeflow/datacache/objectcache/mirror/rights"
 	"github.com/kubeflow/datacache/objectcache/mirror/upstream"

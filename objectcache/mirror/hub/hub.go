@@ -20,7 +20,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeflow/datacache/objectcache/identity"
+	"github.com/kubeflow/datacache/internal/identity"
 	"github.com/kubeflow/datacache/objectcache/mirror/content"
 	"github.com/kubeflow/datacache/objectcache/mirror/rights"
 	"github.com/kubeflow/datacache/objectcache/mirror/upstream"

@@ -12,7 +12,7 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
-	"github.com/kubeflow/datacache/objectcache/flight"
+	"github.com/kubeflow/datacache/internal/flight"
 	"github.com/kubeflow/datacache/objectcache/mirror/upstream"
 )
 

@@ -16,8 +16,8 @@ type Tokens struct {
 	identities map[[sha256.Size]byte]Identity
 }
 
-// ParseTokens parses a token file. Each line has a token and its namespace, separated by space; empty lines and lines that begin with
-// # are ignored.
+// ParseTokens parses a token file. Each line has a token and its namespace, which may have an account's name behind a slash, separated by
+// space; empty lines and lines that begin with # are ignored.
 func ParseTokens(text []byte) (Tokens, error) {
 	t := Tokens{identities: map[[sha256.Size]byte]Identity{}}
 	number := 0
@@ -28,16 +28,17 @@ func ParseTokens(text []byte) (Tokens, error) {
 			continue
 		}
 		if len(fields) != 2 {
-			return Tokens{}, fmt.Errorf("line %d: %d words, want two: TOKEN NAMESPACE", number, len(fields))
+			return Tokens{}, fmt.Errorf("line %d: %d words, want two: TOKEN NAMESPACE or TOKEN NAMESPACE/ACCOUNT", number, len(fields))
 		}
 		key := sha256.Sum256([]byte(fields[0]))
 		if _, twice := t.identities[key]; twice {
 			return Tokens{}, fmt.Errorf("line %d: the token is there twice, want each once", number)
 		}
-		t.identities[key] = Identity{Namespace: fields[1]}
+		namespace, account, _ := strings.Cut(fields[1], "/")
+		t.identities[key] = Identity{Namespace: namespace, Account: account}
 	}
 	if len(t.identities) == 0 {
-		return Tokens{}, errors.New("no tokens: want lines of TOKEN NAMESPACE")
+		return Tokens{}, errors.New("no tokens: want lines of TOKEN NAMESPACE or TOKEN NAMESPACE/ACCOUNT")
 	}
 	return t, nil
 }
@@ -52,4 +53,14 @@ func (s Static) Review(_ context.Context, token string) (Identity, error) {
 		return Identity{}, ErrUnknown
 	}
 	return identity, nil
+}
+
+// Has reports whether a token of this owner is in the file.
+func (t Tokens) Has(owner Identity) bool {
+	for _, known := range t.identities {
+		if known == owner {
+			return true
+		}
+	}
+	return false
 }

@@ -67,7 +67,7 @@ func TestSourcesAreBounded(t *testing.T) {
 	}
 }
 
-func jwt(header, claims, signature string) string {
+func unsignedJWT(header, claims, signature string) string {
 	encode := base64.RawURLEncoding.EncodeToString
 	return encode([]byte(header)) + "." + encode([]byte(claims)) + "." + encode([]byte(signature))
 }
@@ -80,23 +80,23 @@ func TestCheckJWT(t *testing.T) {
 		token string
 		good  bool
 	}{
-		"of a list of audiences":   {jwt(header, claims, "signature"), true},
-		"of one audience":          {jwt(header, `{"aud":"ours"}`, "signature"), true},
-		"expired within the skew":  {jwt(header, `{"aud":"ours","exp":999900}`, "signature"), true},
-		"expired":                  {jwt(header, `{"aud":"ours","exp":999000}`, "signature"), false},
-		"of another audience":      {jwt(header, `{"aud":["theirs"],"exp":1000000}`, "signature"), false},
-		"of no audience":           {jwt(header, `{"exp":1000000}`, "signature"), false},
-		"without a signature":      {jwt(header, claims, ""), false},
-		"of algorithm none":        {jwt(`{"alg":"none"}`, claims, "signature"), false},
-		"without an algorithm":     {jwt(`{}`, claims, "signature"), false},
+		"of a list of audiences":   {unsignedJWT(header, claims, "signature"), true},
+		"of one audience":          {unsignedJWT(header, `{"aud":"ours"}`, "signature"), true},
+		"expired within the skew":  {unsignedJWT(header, `{"aud":"ours","exp":999900}`, "signature"), true},
+		"expired":                  {unsignedJWT(header, `{"aud":"ours","exp":999000}`, "signature"), false},
+		"of another audience":      {unsignedJWT(header, `{"aud":["theirs"],"exp":1000000}`, "signature"), false},
+		"of no audience":           {unsignedJWT(header, `{"exp":1000000}`, "signature"), false},
+		"without a signature":      {unsignedJWT(header, claims, ""), false},
+		"of algorithm none":        {unsignedJWT(`{"alg":"none"}`, claims, "signature"), false},
+		"without an algorithm":     {unsignedJWT(`{}`, claims, "signature"), false},
 		"of two parts":             {"abc.def", false},
-		"of four parts":            {jwt(header, claims, "signature") + ".x", false},
+		"of four parts":            {unsignedJWT(header, claims, "signature") + ".x", false},
 		"one word":                 {"secret", false},
 		"empty":                    {"", false},
-		"claims that are no JSON":  {jwt(header, "claims", "signature"), false},
-		"a header that is no JSON": {jwt("header", claims, "signature"), false},
-		"bad base64":               {strings.Replace(jwt(header, claims, "signature"), ".", ".!", 1), false},
-		"too long":                 {jwt(header, claims, strings.Repeat("s", maxJWT)), false},
+		"claims that are no JSON":  {unsignedJWT(header, "claims", "signature"), false},
+		"a header that is no JSON": {unsignedJWT("header", claims, "signature"), false},
+		"bad base64":               {strings.Replace(unsignedJWT(header, claims, "signature"), ".", ".!", 1), false},
+		"too long":                 {unsignedJWT(header, claims, strings.Repeat("s", maxJWT)), false},
 	} {
 		err := CheckJWT(test.token, "ours", now)
 		if (err == nil) != test.good || err != nil && !errors.Is(err, ErrUnknown) {
