@@ -5,7 +5,6 @@ package transport
 
 import (
 	"context"
-	"crypto/tls"
 	"log/slog"
 	"net"
 	"slices"
@@ -42,7 +41,7 @@ type grpcServer struct {
 	log    *slog.Logger
 }
 
-func newGRPC(config *tls.Config, unary grpc.UnaryServerInterceptor, stream grpc.StreamServerInterceptor, memory Memory, log *slog.Logger) *grpcServer {
+func newGRPC(creds credentials.TransportCredentials, unary grpc.UnaryServerInterceptor, stream grpc.StreamServerInterceptor, memory Memory, log *slog.Logger) *grpcServer {
 	partial := &partialCalls{memory: memory}
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(NewCodec()),
@@ -56,8 +55,8 @@ func newGRPC(config *tls.Config, unary grpc.UnaryServerInterceptor, stream grpc.
 		grpc.UnaryInterceptor(unary),
 		grpc.ChainStreamInterceptor(stream, inWords),
 	}
-	if config != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(config)))
+	if creds != nil {
+		options = append(options, grpc.Creds(creds))
 	}
 	return &grpcServer{Server: grpc.NewServer(options...), memory: memory, log: log}
 }

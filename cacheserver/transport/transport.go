@@ -7,12 +7,9 @@ package transport
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -28,29 +25,27 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/transport/h2"
 	"github.com/kubeflow/datacache/internal/redact"
-	"github.com/kubeflow/datacache/internal/reload"
 )
 
 // MaxMessage bounds a message between head and data nodes.
 const MaxMessage = 1 << 30
 
-// TLS names PEM files. The zero value means plain text.
+// TLS says how connections are encrypted: by certificates that somebody else makes, or by those that each server makes from a CA of the cache.
+// Its files hold PEM, and are read again when they change. The zero value means plain text.
 type TLS struct {
-	Cert string // the server's certificate chain; read again when it changes
+	Cert string // the server's certificate chain
 	Key  string // its private key
 	CA   string // authorities for the certificates of peers; empty uses the system's roots
+
+	Authority string   // certificate and private key of the cache's own CA, instead of the other three
+	Names     []string // host names and addresses of the certificate made from it, in addition to ServerName, loopback and the host's own
+
+	// Plain says that the same port also takes plain text. TLS is then 1.3.
+	Plain bool
 }
 
-// Enabled reports whether connections are encrypted.
-func (t TLS) Enabled() bool { return t.Cert != "" }
-
-// Scheme is the URI scheme of Flight locations of the server.
-func (t TLS) Scheme() string {
-	if t.Enabled() {
-		return "grpc+tls"
-	}
-	return "grpc"
-}
+// Enabled reports whether connections may be encrypted.
+func (t TLS) Enabled() bool { return t.Cert != "" || t.Authority != "" }
 
 // Implementation selects the gRPC implementation of a server. The zero value is H2.
 type Implementation string
@@ -102,10 +97,10 @@ func NewServer(transport Implementation, t TLS, memory Memory, m *ops.Metrics, l
 		return guard(info.FullMethod, m, log, func() error { return handler(srv, stream) })
 	}
 	if transport == GRPC {
-		return newGRPC(config, unary, stream, memory, log), nil
+		return newGRPC(t.credentials(config), unary, stream, memory, log), nil
 	}
 	return h2.New(h2.Config{
-		Codec: NewCodec(), TLS: config, Unary: unary, Stream: stream, Log: log,
+		Codec: NewCodec(), TLS: config, Plain: t.Plain, Unary: unary, Stream: stream, Log: log,
 		Limit: limit, Memory: memory, RequestTimeout: requestTimeout, SendTimeout: SendTimeout,
 	}), nil
 }
@@ -163,7 +158,7 @@ type Dialer func(ctx context.Context, address string) (net.Conn, error)
 func Dial(address string, t TLS, dial Dialer) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if t.Enabled() {
-		config, err := clientTLS(t.CA)
+		config, err := t.client()
 		if err != nil {
 			return nil, err
 		}
@@ -184,38 +179,4 @@ func Dial(address string, t TLS, dial Dialer) (*grpc.ClientConn, error) {
 		return nil, fmt.Errorf("connect to %s: %w", address, err)
 	}
 	return conn, nil
-}
-
-// lookEvery is the minimum time between two checks whether the files of the certificate have changed.
-const lookEvery = 2 * time.Second
-
-// server is the server's TLS configuration; nil means plain text.
-func (t TLS) server(log *slog.Logger) (*tls.Config, error) {
-	if !t.Enabled() {
-		return nil, nil
-	}
-	pair, err := reload.OpenPair(t.Cert, t.Key)
-	if err != nil {
-		return nil, fmt.Errorf("tls: load certificate %s and key %s: %w", t.Cert, t.Key, err)
-	}
-	return &tls.Config{
-		MinVersion:     tls.VersionTLS12,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.Fresh(lookEvery, log), nil },
-	}, nil
-}
-
-func clientTLS(ca string) (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca == "" {
-		return config, nil
-	}
-	pem, err := os.ReadFile(ca)
-	if err != nil {
-		return nil, fmt.Errorf("tls: read CA: %w", err)
-	}
-	config.RootCAs = x509.NewCertPool()
-	if !config.RootCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("tls: %s holds no certificate in PEM form", ca)
-	}
-	return config, nil
 }

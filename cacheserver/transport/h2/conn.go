@@ -21,7 +21,7 @@ import (
 type conn struct {
 	server  *Server
 	raw     net.Conn // as accepted; closing it ends the connection
-	net     net.Conn // raw, or TLS over it
+	net     net.Conn // raw, or TLS over it, once it is greeted
 	ctx     context.Context
 	cancel  context.CancelFunc
 	calls   sync.WaitGroup // running handlers
@@ -46,9 +46,6 @@ func newConn(s *Server, raw net.Conn) *conn {
 		server: s, raw: raw, net: raw, received: receiveWindow{left: connWindow}, streams: streamTable{open: map[uint32]*stream{}},
 		floods: floods{idles: rate{limit: s.idlesASecond}, resets: rate{limit: s.resetsASecond}},
 	}
-	if s.cfg.TLS != nil {
-		c.net = newTLSConn(raw, s.cfg.TLS)
-	}
 	c.out.init(c)
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	return c
@@ -69,9 +66,15 @@ func (c *conn) serve() {
 
 // greet does the TLS handshake, reads the client's preface and sends the server's.
 func (c *conn) greet() error {
-	_ = c.net.SetDeadline(time.Now().Add(handshakeTime))
+	_ = c.raw.SetDeadline(time.Now().Add(handshakeTime))
+	from, secure, err := c.server.cfg.begins(c.raw)
+	if err != nil {
+		return err
+	}
 	p := &peer.Peer{Addr: c.raw.RemoteAddr(), LocalAddr: c.raw.LocalAddr()}
-	if t, ok := c.net.(*tlsConn); ok {
+	if secure {
+		t := newTLSConn(from, c.server.cfg.TLS)
+		c.net, from = t, t
 		if err := t.HandshakeContext(c.ctx); err != nil {
 			return fmt.Errorf("TLS: %w", err)
 		}
@@ -81,13 +84,13 @@ func (c *conn) greet() error {
 		p.AuthInfo = credentials.TLSInfo{State: t.ConnectionState(), CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
 	}
 	c.ctx = peer.NewContext(c.ctx, p)
-	c.in = newFrameReader(c.net)
+	c.in = newFrameReader(from)
 	if err := c.in.preface(); err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.greeted = true
+	c.greeted, c.out.net = true, c.net
 	c.out.sendLocked(func(f *http2.Framer) error {
 		return errors.Join(
 			f.WriteSettings(

@@ -31,6 +31,7 @@ type Message interface {
 type Config struct {
 	Codec  encoding.CodecV2             // for every message that is not a Message
 	TLS    *tls.Config                  // nil: plain text (HTTP/2 with prior knowledge)
+	Plain  bool                         // with TLS: also plain text, for connections that don't begin as TLS does
 	Unary  grpc.UnaryServerInterceptor  // nil: none
 	Stream grpc.StreamServerInterceptor // nil: none
 	Log    *slog.Logger                 // for peers that violate the protocol

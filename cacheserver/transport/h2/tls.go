@@ -6,6 +6,7 @@ package h2
 import (
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 )
@@ -17,6 +18,42 @@ const (
 	// kernel copies them.
 	batchBytes = 256 << 10
 )
+
+// handshakeByte begins a TLS record with a handshake message, and so a TLS connection; HTTP/2 begins with 'P'.
+const handshakeByte = 0x16
+
+// begins returns the connection from its first byte on, and whether it is a TLS connection. It reads only if that depends on the client.
+func (c *Config) begins(raw net.Conn) (from net.Conn, secure bool, err error) {
+	if c.TLS == nil || !c.Plain {
+		return raw, c.TLS != nil, nil
+	}
+	return Peek(raw)
+}
+
+// Peek reads the first byte of a connection. It returns the connection with this byte still to be read, and whether TLS begins with it.
+func Peek(raw net.Conn) (from net.Conn, secure bool, err error) {
+	first := make([]byte, 1)
+	if _, err := io.ReadFull(raw, first); err != nil {
+		return nil, false, fmt.Errorf("first byte: %w", err)
+	}
+	return &peeked{Conn: raw, first: first}, first[0] == handshakeByte, nil
+}
+
+// peeked is a connection whose first byte was read before. Only one goroutine may read it.
+type peeked struct {
+	net.Conn
+	first []byte // empty once it was read again
+}
+
+// Read implements net.Conn.
+func (p *peeked) Read(to []byte) (int, error) {
+	if len(p.first) == 0 || len(to) == 0 {
+		return p.Conn.Read(to)
+	}
+	n := copy(to, p.first)
+	p.first = p.first[n:]
+	return n, nil
+}
 
 // tlsConn encrypts slices as full TLS records and writes many records with one system call. crypto/tls alone makes at least one
 // record per Write and writes each with a separate system call.

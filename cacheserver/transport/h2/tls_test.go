@@ -5,13 +5,21 @@ package h2
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
 )
 
 // recording is a connection that records each write.
@@ -92,4 +100,46 @@ func recordLengths(t *testing.T, data []byte) (lengths []int) {
 		lengths, data = append(lengths, n), data[5+n:]
 	}
 	return lengths
+}
+
+// TestOnePort checks that one port takes TLS and plain text, that the peer of a call tells them apart, and that a connection that begins
+// with anything else, or with nothing, is closed.
+func TestOnePort(t *testing.T) {
+	t.Parallel()
+	serverTLS, clientTLS := selfSigned(t)
+	secure := make(chan bool, 2)
+	s := serve(t, Config{TLS: serverTLS, Plain: true, Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		p, _ := peer.FromContext(ctx)
+		secure <- p.AuthInfo != nil
+		return handler(ctx, req)
+	}}, nil)
+	for want, creds := range map[bool]credentials.TransportCredentials{true: credentials.NewTLS(clientTLS), false: insecure.NewCredentials()} {
+		conn, err := grpc.NewClient(s.address, grpc.WithTransportCredentials(creds), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		request, reply := raw(bytes.Repeat([]byte("x"), 100_000)), raw{}
+		if err := conn.Invoke(t.Context(), "/t/Echo", &request, &reply); err != nil || !bytes.Equal(request, reply) {
+			t.Fatalf("TLS %v: %d bytes, %v", want, len(reply), err)
+		}
+		if got := <-secure; got != want {
+			t.Errorf("the call came by TLS = %v, want %v", got, want)
+		}
+	}
+	for _, text := range []string{"GET / HTTP/1.1\r\n\r\n", "\x00", "\x16\x03\x01\x00\x05hello"} {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.(*net.TCPConn).CloseWrite()
+		_ = conn.SetReadDeadline(time.Now().Add(soon))
+		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%q: the connection stays open", text)
+		}
+		_ = conn.Close()
+	}
 }

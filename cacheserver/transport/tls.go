@@ -1,0 +1,144 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/kubeflow/datacache/cacheserver/transport/h2"
+	"github.com/kubeflow/datacache/internal/reload"
+)
+
+// lookEvery is the minimum time between two checks whether the files of a certificate have changed.
+const lookEvery = 2 * time.Second
+
+// server is the server's TLS configuration; nil means plain text.
+func (t TLS) server(log *slog.Logger) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if t.Plain {
+		config.MinVersion = tls.VersionTLS13
+	}
+	switch {
+	case t.Cert != "" && t.Authority != "":
+		return nil, errors.New("tls: a certificate and a CA to make one from: give one of both")
+	case t.Authority != "":
+		ca, err := reload.Open(t.Authority, parseAuthority)
+		if err != nil {
+			return nil, fmt.Errorf("tls: load the cache's CA: %w", err)
+		}
+		names := leafNames(t.Names)
+		config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return ca.Fresh(lookEvery, log).server(names, time.Now())
+		}
+	case t.Cert != "":
+		pair, err := reload.OpenPair(t.Cert, t.Key)
+		if err != nil {
+			return nil, fmt.Errorf("tls: load certificate %s and key %s: %w", t.Cert, t.Key, err)
+		}
+		config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.Fresh(lookEvery, log), nil }
+	default:
+		return nil, nil
+	}
+	return config, nil
+}
+
+// client is the TLS configuration for connections to other servers of the cache.
+func (t TLS) client() (*tls.Config, error) {
+	if t.Authority != "" {
+		ca, err := reload.Open(t.Authority, parseAuthority)
+		if err != nil {
+			return nil, fmt.Errorf("tls: load the cache's CA: %w", err)
+		}
+		return reload.ClientTLS(ServerName, func() (*x509.CertPool, error) {
+			pool := x509.NewCertPool()
+			pool.AddCert(ca.Fresh(0, slog.New(slog.DiscardHandler)).certificate)
+			return pool, nil
+		}), nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if t.CA == "" {
+		return config, nil
+	}
+	pem, err := os.ReadFile(t.CA)
+	if err != nil {
+		return nil, fmt.Errorf("tls: read CA: %w", err)
+	}
+	config.RootCAs = x509.NewCertPool()
+	if !config.RootCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("tls: %s holds no certificate in PEM form", t.CA)
+	}
+	return config, nil
+}
+
+// credentials are those of a grpc-go server with the configuration; nil: plain text.
+func (t TLS) credentials(config *tls.Config) credentials.TransportCredentials {
+	switch {
+	case config == nil:
+		return nil
+	case t.Plain:
+		return eitherCredentials{credentials.NewTLS(config)}
+	}
+	return credentials.NewTLS(config)
+}
+
+// eitherCredentials take TLS and plain text, as package h2 does.
+type eitherCredentials struct {
+	credentials.TransportCredentials
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (e eitherCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	from, secure, err := h2.Peek(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	if secure {
+		return e.TransportCredentials.ServerHandshake(from)
+	}
+	return from, nil, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (e eitherCredentials) Clone() credentials.TransportCredentials {
+	return eitherCredentials{e.TransportCredentials.Clone()}
+}
+
+// Secure reports whether a call came over TLS.
+func Secure(ctx context.Context) bool {
+	p, ok := peer.FromContext(ctx)
+	return ok && p.AuthInfo != nil
+}
+
+// The URI schemes of Flight locations.
+const (
+	schemeTLS   = "grpc+tls"
+	schemePlain = "grpc"
+)
+
+// Scheme is the URI scheme of the connection of a call.
+func Scheme(ctx context.Context) string {
+	if Secure(ctx) {
+		return schemeTLS
+	}
+	return schemePlain
+}
+
+// Scheme is the URI scheme of the server's address.
+func (t TLS) Scheme() string {
+	if t.Enabled() {
+		return schemeTLS
+	}
+	return schemePlain
+}
