@@ -24,7 +24,7 @@ import (
 )
 
 // pollEvery is how often the file is read.
-const pollEvery = 5 * time.Second
+const pollEvery = 2 * time.Second
 
 // Guard answers for each call who reads and whether it may. A nil Guard lets everybody read, and looks at no token. Make it with Open; it is
 // safe for concurrent use.

@@ -157,7 +157,7 @@ func (s *span) end(err error) {
 func (srv *Server) observe(s *sender, ticket protocol.Ticket, job string) observers {
 	now, key := time.Now(), keyOf(s.stream.Context(), ticket)
 	all := observers{share{s.turn}, srv.streams.begin(key, s, now), newCounters(srv.cfg.Metrics, string(ticket.Kind), job)}
-	if ticket.Reader != nil {
+	if ticket.Reader != nil && srv.cfg.Access != nil {
 		var columns []string
 		for _, f := range s.Columns.Schema().Fields() {
 			columns = append(columns, f.Name)
