@@ -445,7 +445,7 @@ test-loader: build training-venv ## The Python loader's part of test, torch and 
 .PHONY: test-examples
 test-examples: build examples-venv ## The loader in JAX, Ray Train, TRL, torchtitan, torchft, Megatron and pandas, its notebook, docs/frameworks.md (about 3 min, 1 more the first time; nothing to do while nothing changed).
 	@echo "==> test: the loader in JAX, Ray Train, TRL, torchtitan, torchft, Megatron, pandas and a notebook (about 3 min)"
-	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(LOADER_PARTS) docs/frameworks.md $(EXAMPLES_LOCK) -- \
+	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(LOADER_PARTS) runtimes docs/frameworks.md $(EXAMPLES_LOCK) -- \
 		$(EXAMPLES) -m pytest python/tests/examples -rs --junitxml=$(REPORTS)/$@.xml --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
 .PHONY: test-ray

@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,49 +15,32 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/protocol"
-	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/internal/identity"
 	"github.com/kubeflow/datacache/internal/reload"
 )
 
 // pollEvery is how often the file is read.
-const pollEvery = 2 * time.Second
+const pollEvery = 5 * time.Second
 
 // Guard answers for each call who reads and whether it may. A nil Guard lets everybody read, and looks at no token. Make it with Open; it is
 // safe for concurrent use.
 type Guard struct {
 	file       *reload.File[*rules]
-	log        *slog.Logger
 	now        func() time.Time // replaced by tests
 	unknownKey atomic.Pointer[string]
-	denials    *throttle
-
-	mu      sync.Mutex
-	changed []func()
 }
 
-// Open reads the rules in a file. What readers do is written to the log.
-func Open(path string, log *slog.Logger) (*Guard, error) {
+// Open reads the rules in a file.
+func Open(path string) (*Guard, error) {
 	file, err := reload.Open(path, parse)
 	if err != nil {
 		return nil, err
 	}
-	return &Guard{file: file, log: log, now: time.Now, denials: newThrottle()}, nil
+	return &Guard{file: file, now: time.Now}, nil
 }
 
-// OnChange registers what to call when other rules hold. A nil Guard has none.
-func (g *Guard) OnChange(call func()) {
-	if g == nil {
-		return
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.changed = append(g.changed, call)
-}
-
-// Watch follows the file, and that of the static tokens, until ctx ends.
-func (g *Guard) Watch(ctx context.Context) {
+// Watch follows the file, and that of the static tokens, until ctx ends. It calls changed when other rules hold.
+func (g *Guard) Watch(ctx context.Context, log *slog.Logger, changed func()) {
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	for {
@@ -67,29 +48,23 @@ func (g *Guard) Watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			g.look()
+			g.look(log, changed)
 		}
 	}
 }
 
 // look reads the files again.
-func (g *Guard) look() {
+func (g *Guard) look(log *slog.Logger, changed func()) {
 	before := g.file.Get()
-	r := g.file.Fresh(0, g.log)
+	r := g.file.Fresh(0, log)
 	if id := g.unknownKey.Load(); id != nil && r.hasKey(*id) {
 		g.unknownKey.CompareAndSwap(id, nil)
 	}
 	if tokens := r.tokens; tokens != nil {
-		tokens.Fresh(0, g.log)
+		tokens.Fresh(0, log)
 	}
-	if r == before {
-		return
-	}
-	g.mu.Lock()
-	changed := slices.Clone(g.changed)
-	g.mu.Unlock()
-	for _, call := range changed {
-		call()
+	if r != before {
+		changed()
 	}
 }
 
@@ -102,12 +77,19 @@ func (r *rules) hasKey(id string) bool {
 	return false
 }
 
+// Status is what a head's /status says of its rules.
+type Status struct {
+	Readers string `json:"readers"` // Known or Anyone
+	// UnknownKey is the ID of the key of a token that could not be checked, as its issuer's keys in the file don't have it.
+	UnknownKey string `json:"unknownKey,omitempty"`
+}
+
 // Status returns the state of the rules; nil for a nil Guard.
-func (g *Guard) Status() *protocol.AccessStatus {
+func (g *Guard) Status() *Status {
 	if g == nil {
 		return nil
 	}
-	s := &protocol.AccessStatus{Readers: readersAnyone}
+	s := &Status{Readers: readersAnyone}
 	if g.file.Get().known {
 		s.Readers = readersKnown
 	}
@@ -120,41 +102,17 @@ func (g *Guard) Status() *protocol.AccessStatus {
 // Known reports whether only readers with a right may read.
 func (g *Guard) Known() bool { return g != nil && g.file.Get().known }
 
-// Scheme is the URI scheme of the locations for a call to a head: that of its connection, unless rows are sent in plain text anyway.
-func (g *Guard) Scheme(ctx context.Context) string {
-	if g != nil && g.file.Get().plainRows {
-		return transport.SchemePlain
-	}
-	return transport.Scheme(ctx)
-}
+// PlainRows reports whether rows are sent in plain text, whatever the connection to the head is.
+func (g *Guard) PlainRows() bool { return g != nil && g.file.Get().plainRows }
 
-// Admit returns the check of calls without rows; nil for a nil Guard.
-func (g *Guard) Admit() func(ctx context.Context) error {
-	if g == nil {
-		return nil
-	}
-	return func(ctx context.Context) error {
-		_, err := g.Reader(ctx)
-		return err
-	}
-}
-
-// Reader returns who makes a call to a head, nil if that is not known. The error is a gRPC status: the caller may not read.
-func (g *Guard) Reader(ctx context.Context) (*identity.Identity, error) {
+// Reader returns who makes a call to a head, nil if that is not known. secure says whether the call came over TLS. The error is a gRPC
+// status: the caller may not read.
+func (g *Guard) Reader(ctx context.Context, secure bool) (*identity.Identity, error) {
 	if g == nil {
 		return nil, nil
 	}
-	who, err := g.reader(ctx, g.file.Get())
-	if err != nil {
-		g.denied(ctx, who, err)
-		return nil, err
-	}
-	return who, nil
-}
-
-// reader returns who makes a call, also if it may not read.
-func (g *Guard) reader(ctx context.Context, r *rules) (*identity.Identity, error) {
-	if r.known && !transport.Secure(ctx) {
+	r := g.file.Get()
+	if r.known && !secure {
 		return nil, r.wantsTLS()
 	}
 	headers := metadata.ValueFromIncomingContext(ctx, "authorization")
@@ -174,7 +132,7 @@ func (g *Guard) reader(ctx context.Context, r *rules) (*identity.Identity, error
 		err = r.permits(who)
 	}
 	if err != nil {
-		return &who, g.statusOf(err)
+		return nil, g.statusOf(err)
 	}
 	return &who, nil
 }
@@ -184,19 +142,16 @@ func (r *rules) wantsTLS() error {
 	return status.Errorf(codes.Unauthenticated, `this cache takes known readers over TLS: use a TrainJob with kubeflow_datacache 0.2 or later, "kubectl datacache login %s", or access.readers: Anyone`, r.name())
 }
 
-// Stream returns why the reader of a ticket, nil for none, may not open a stream of a data node with a call.
-func (g *Guard) Stream(ctx context.Context, who *identity.Identity) error {
+// Stream returns why the reader of a ticket, nil for none, may not open a stream of a data node.
+func (g *Guard) Stream(who *identity.Identity, secure bool) error {
 	if g == nil {
 		return nil
 	}
-	err := g.Permits(who)
-	if r := g.file.Get(); r.known && !r.plainRows && !transport.Secure(ctx) {
-		err = r.wantsTLS()
+	r := g.file.Get()
+	if r.known && !secure && !r.plainRows {
+		return r.wantsTLS()
 	}
-	if err != nil {
-		g.denied(ctx, who, err)
-	}
-	return err
+	return g.Permits(who)
 }
 
 // Permits returns why the reader of a ticket, nil for none, may not read on.

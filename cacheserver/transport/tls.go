@@ -123,22 +123,22 @@ func Secure(ctx context.Context) bool {
 
 // The URI schemes of Flight locations.
 const (
-	SchemeTLS   = "grpc+tls"
-	SchemePlain = "grpc"
+	schemeTLS   = "grpc+tls"
+	schemePlain = "grpc"
 )
 
 // Scheme is the URI scheme of the connection of a call.
 func Scheme(ctx context.Context) string {
 	if Secure(ctx) {
-		return SchemeTLS
+		return schemeTLS
 	}
-	return SchemePlain
+	return schemePlain
 }
 
 // Scheme is the URI scheme of the server's address.
 func (t TLS) Scheme() string {
 	if t.Enabled() {
-		return SchemeTLS
+		return schemeTLS
 	}
-	return SchemePlain
+	return schemePlain
 }

@@ -38,23 +38,42 @@ func TestTwinsOfStockRuntimes(t *testing.T) {
 	}
 }
 
-// shipped maps our runtimes in runtimes/ to the Trainer runtimes that they are made from. The first has the name that the KEP's
-// sample and the SDK's examples use.
+// shipped are our runtimes in runtimes/ and what they are made from: the runtimes of Trainer, and testdata/torchft.yaml. The first has the
+// name that the KEP's sample and the SDK's examples use.
 var shipped = map[string]string{
 	"torch-distributed-with-cache":     "torch-distributed",
 	"deepspeed-distributed-with-cache": "deepspeed-distributed",
+	"torchft-with-cache":               "torchft",
 }
 
 // TestShippedRuntimesAreTwins checks that runtimes/ is the output of Twin.
 func TestShippedRuntimesAreTwins(t *testing.T) {
 	for name, source := range shipped {
 		t.Run(name, func(t *testing.T) {
-			runtime := twinOf(t, stocktest.Runtime(t, source), name)
+			of, from := torchft(t), "internal/inject/testdata/torchft.yaml"
+			if source != of.Name {
+				of, from = stocktest.Runtime(t, source), "Trainer's "+source
+			}
+			runtime := twinOf(t, of, name)
 			runtime.Annotations = nil
 			golden(t, filepath.Join("..", "..", "runtimes", name+".yaml"),
-				header+"#\n# Trainer's "+source+" with our gate, written by go test ./internal/inject -update: don't edit.\n", runtime)
+				header+"#\n# "+from+" with our gate, written by go test ./internal/inject -update: don't edit.\n", runtime)
 		})
 	}
+}
+
+// torchft reads the runtime for torchft, which Trainer has none of.
+func torchft(t *testing.T) *trainer.ClusterTrainingRuntime {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "torchft.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime := &trainer.ClusterTrainingRuntime{}
+	if err := yaml.UnmarshalStrict(text, runtime); err != nil {
+		t.Fatal(err)
+	}
+	return runtime
 }
 
 // TestShippedImagesAreTrainers checks that the tags in runtimes/kustomization.yaml match go.mod.

@@ -21,6 +21,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
@@ -57,6 +59,7 @@ func TestKubeflowSDK(t *testing.T) {
 	runtimes(t)
 	ns := cluster.Namespace(t)
 	shipped(t, ns, "torch-distributed-with-cache")
+	shipped(t, ns, "torchft-with-cache")
 	headsFollowPods(t, ns)
 	awaitEvent := runNotebook(t, python, ns)
 
@@ -68,6 +71,7 @@ func TestKubeflowSDK(t *testing.T) {
 		"a runtime with a cache step":           {"torch-distributed-with-cache", 2},
 		"a cache of the namespace":              {"torch-distributed-with-cache", 2},
 		"a runtime without one":                 {"torch-distributed-data-cache", 2},
+		"torchrun in each pod":                  {"torchft-with-cache", 2},
 		"no runtime, a name that the SDK chose": {"torch-distributed-data-cache", 2},
 		"the KEP's variables":                   {"torch-distributed-data-cache", 1},
 		"a generated name":                      {"torch-distributed-data-cache", 1},
@@ -98,6 +102,11 @@ func TestKubeflowSDK(t *testing.T) {
 		}
 		if job.Cache.State != "Ready" || job.Cache.Rows != tableRows || !strings.HasPrefix(job.Cache.Endpoint, "grpc://") {
 			t.Errorf("%s: its cache is %+v, want it Ready with %d rows at a grpc:// endpoint", form, job.Cache, tableRows)
+		}
+	}
+	for _, pod := range podsWith(t, ns, 2, client.MatchingLabels{jobset.JobSetNameKey: "torchft", wellknown.LabelReplicatedJob: wellknown.NodeName}) {
+		if command := pod.Spec.Containers[0].Command; len(command) < 4 || !slices.Equal(command[:4], []string{"env", "PET_NNODES=1", "PET_STANDALONE=1", "bash"}) {
+			t.Errorf("the pod %s runs %q, want the SDK's torchrun for one pod", pod.Name, command)
 		}
 	}
 	for _, name := range []string{"torch-distributed", "torch-distributed-data-cache", "torch-distributed-with-cache"} {

@@ -40,8 +40,26 @@ def lighthouse(folder: Path) -> None:
     time.sleep(SECONDS)
 
 
-def replica(endpoint: str, options: dict[str, Any], folder: Path, me: int) -> None:
-    """Trains until the driver's last step."""
+def forked(endpoint: str, options: dict[str, Any], folder: Path, me: int) -> None:
+    """A replica group of one process without torchrun."""
+    store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
+    replica(
+        endpoint,
+        options,
+        folder,
+        me,
+        rank=0,
+        world_size=1,
+        store_addr="127.0.0.1",
+        store_port=store.port,
+        lighthouse_addr=(folder / "address").read_text(),
+        replica_id=f"replica_{me}",
+        hostname="127.0.0.1",
+    )
+
+
+def replica(endpoint: str, options: dict[str, Any], folder: Path, me: int, fails: bool = True, **place: Any) -> None:
+    """Trains until the driver's last step. fails: replica 0 reports an error once. place: arguments of the Manager."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = torch.nn.Linear(1, 2)
@@ -51,24 +69,17 @@ def replica(endpoint: str, options: dict[str, Any], folder: Path, me: int) -> No
         model.load_state_dict(state["model"])
         inner.load_state_dict(state["optimizer"])
 
-    store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
     manager: Any = Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=3)),
         load_state_dict=load,
         state_dict=lambda: {"model": model.state_dict(), "optimizer": inner.state_dict()},
         min_replica_size=1,
         timeout=timedelta(seconds=60),
-        rank=0,
-        world_size=1,
-        store_addr="127.0.0.1",
-        store_port=store.port,
-        lighthouse_addr=(folder / "address").read_text(),
-        replica_id=f"replica_{me}",
-        hostname="127.0.0.1",
+        **place,
     )
     optimizer = Optimizer(manager, inner)
     loader = DataCache(endpoint, retry_seconds=60).loader(**options, columns=["id"])
-    batches, failed = Follow(loader, manager), False
+    batches, failed = Follow(loader, manager), not fails
     with (folder / f"{me}.jsonl").open("a", buffering=1) as log:
         while manager.current_step() < last_step(folder):
             optimizer.zero_grad()
@@ -100,6 +111,12 @@ def last_step(folder: Path) -> int:
     """The step to stop at, which the driver writes when it has seen enough."""
     file = folder / "last"
     return int(file.read_text()) if file.exists() else 1 << 30
+
+
+def end_at(folder: Path, step: int) -> None:
+    """Sets the last step."""
+    (folder / "last.tmp").write_text(str(step))
+    (folder / "last.tmp").rename(folder / "last")
 
 
 def logged(folder: Path, me: int) -> list[dict[str, Any]]:
@@ -138,7 +155,7 @@ def main() -> None:
     processes = [light]
     try:
         wait((folder / "address").exists, "the lighthouse's address", processes)
-        processes += [start(replica, endpoint, options, folder, me) for me in range(REPLICAS)]
+        processes += [start(forked, endpoint, options, folder, me) for me in range(REPLICAS)]
         wait(lambda: commits_of_all(0) >= BEFORE, "steps of three replicas", processes)
         processes[1 + KILLED].kill()
         processes[1 + KILLED].join()
@@ -151,11 +168,10 @@ def main() -> None:
             )
 
         wait(went_on, "the others go on", [processes[1 + me] for me in others])
-        processes[1 + KILLED] = start(replica, endpoint, options, folder, KILLED)
+        processes[1 + KILLED] = start(forked, endpoint, options, folder, KILLED)
         wait(lambda: commits_of_all(killed_at) >= AFTER, "the killed replica is back", processes)
         latest = max(one["step"] for me in range(REPLICAS) for one in logged(folder, me))
-        (folder / "last.tmp").write_text(str(latest + 20))
-        (folder / "last.tmp").rename(folder / "last")
+        end_at(folder, latest + 20)
         for process in processes[1:]:
             process.join(SECONDS)
     finally:

@@ -79,7 +79,10 @@ def create(client: TrainerClient, namespace: str) -> dict[str, str]:
     kep = {"env": [{"name": name, "value": value} for name, value in fields.items()]}
     trainer = CustomTrainer(func=train, num_nodes=2)
 
-    def run(initializer: DataCacheInitializer, runtime: str | None, *options: object) -> str:
+    per_pod = client.get_runtime("torchft-with-cache")
+    per_pod.trainer.set_command(("env", "PET_NNODES=1", "PET_STANDALONE=1", *per_pod.trainer.command))
+
+    def run(initializer: DataCacheInitializer, runtime: Any, *options: object) -> str:
         return client.train(
             runtime=runtime, initializer=Initializer(dataset=initializer), trainer=trainer, options=list(options)
         )
@@ -89,6 +92,7 @@ def create(client: TrainerClient, namespace: str) -> dict[str, str]:
         "a runtime without one": run(arrow, "torch-distributed", Name("without-step")),
         "no runtime, a name that the SDK chose": run(drop_in, None),
         "a cache of the namespace": run(shared, "torch-distributed-with-cache", Name("shared")),
+        "torchrun in each pod": run(drop_in, per_pod, Name("torchft")),
         "the KEP's variables": by_hand(client, namespace, {"name": "kep"}, kep),
         "a generated name": by_hand(client, namespace, {"generateName": "made-"}, kep),
     }
