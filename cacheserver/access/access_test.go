@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,7 +22,9 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/internal/identity"
@@ -106,19 +109,34 @@ func guarded(t testing.TB, text string) (g *Guard, path string) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	g, err := Open(path)
+	g, err := Open(path, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return g, path
 }
 
-// calls returns the context of a call with authorization headers.
+// calls returns the context of a call over TLS, with authorization headers.
 func calls(t testing.TB, headers ...string) context.Context {
+	t.Helper()
+	return over(plain(t, headers...), true)
+}
+
+// plain returns the context of a call in plain text.
+func plain(t testing.TB, headers ...string) context.Context {
 	t.Helper()
 	md := metadata.MD{}
 	md.Append("authorization", headers...)
-	return metadata.NewIncomingContext(t.Context(), md)
+	return over(metadata.NewIncomingContext(t.Context(), md), false)
+}
+
+// over returns ctx as one of a call over TLS, or in plain text.
+func over(ctx context.Context, secure bool) context.Context {
+	p := &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}}
+	if secure {
+		p.AuthInfo = credentials.TLSInfo{}
+	}
+	return peer.NewContext(ctx, p)
 }
 
 func TestReader(t *testing.T) {
@@ -161,7 +179,7 @@ func TestReader(t *testing.T) {
 		"no token at all":          {token: "x", code: codes.Unauthenticated, says: "not a JWT"},
 	} {
 		for _, header := range []string{"Bearer " + test.token, "Basic " + base64.StdEncoding.EncodeToString([]byte("anyone:"+test.token))} {
-			who, err := g.Reader(calls(t, header), true)
+			who, err := g.Reader(calls(t, header))
 			if status.Code(err) != test.code || !strings.Contains(status.Convert(err).Message(), test.says) {
 				t.Errorf("%s: %v, want %v: %s", name, err, test.code, test.says)
 			}
@@ -173,11 +191,11 @@ func TestReader(t *testing.T) {
 	for name, headers := range map[string][]string{
 		"none": nil, "two": {"Bearer static-secret", "Bearer static-secret"}, "another scheme": {"Digest static-secret"}, "broken Basic": {"Basic !"},
 	} {
-		if _, err := g.Reader(calls(t, headers...), true); status.Code(err) != codes.Unauthenticated {
+		if _, err := g.Reader(calls(t, headers...)); status.Code(err) != codes.Unauthenticated {
 			t.Errorf("%s: %v, want Unauthenticated", name, err)
 		}
 	}
-	if _, err := g.Reader(calls(t, "Bearer static-secret"), false); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), `"kubectl datacache login reviews", or access.readers: Anyone`) {
+	if _, err := g.Reader(plain(t, "Bearer static-secret")); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), `"kubectl datacache login reviews", or access.readers: Anyone`) {
 		t.Errorf("a plain call: %v", err)
 	}
 }
@@ -192,21 +210,21 @@ func TestAnyone(t *testing.T) {
 	in, sso := newSigner(t, "k1"), newSigner(t, "s1")
 	g, _ := guarded(t, document(t, in, sso, map[string]any{"readers": "Anyone"}))
 	for _, secure := range []bool{false, true} {
-		if who, err := g.Reader(calls(t), secure); err != nil || who != nil {
+		if who, err := g.Reader(over(calls(t), secure)); err != nil || who != nil {
 			t.Errorf("without a token: %+v, %v", who, err)
 		}
-		if who, err := g.Reader(calls(t, "Bearer "+in.sign(t, account("team-c", "x", reviews))), secure); err != nil || who.Name() != "team-c/x" {
+		if who, err := g.Reader(over(calls(t, "Bearer "+in.sign(t, account("team-c", "x", reviews))), secure)); err != nil || who.Name() != "team-c/x" {
 			t.Errorf("with a token: %+v, %v", who, err)
 		}
-		if _, err := g.Reader(calls(t, "Bearer no"), secure); status.Code(err) != codes.Unauthenticated {
+		if _, err := g.Reader(over(calls(t, "Bearer no"), secure)); status.Code(err) != codes.Unauthenticated {
 			t.Errorf("with a wrong token: %v", err)
 		}
-		if err := g.Stream(nil, secure); err != nil {
+		if err := g.Stream(over(t.Context(), secure), nil); err != nil {
 			t.Errorf("a stream: %v", err)
 		}
 	}
 	var none *Guard
-	if who, err := none.Reader(calls(t, "Bearer no"), false); err != nil || who != nil || none.Stream(nil, false) != nil || none.Status() != nil {
+	if who, err := none.Reader(plain(t, "Bearer no")); err != nil || who != nil || none.Stream(t.Context(), nil) != nil || none.Status() != nil {
 		t.Errorf("without rules: %+v, %v", who, err)
 	}
 }
@@ -220,20 +238,21 @@ func TestRulesChange(t *testing.T) {
 	old, renewed := "Bearer "+in.sign(t, account("team-b", "etl", reviews)), "Bearer "+next.sign(t, account("team-b", "etl", reviews))
 	ticket := &identity.Identity{Namespace: "team-b", Account: "etl", Issuer: cluster}
 	changes := 0
+	g.OnChange(func() { changes++ })
 	check := func(step, text string, known bool, want map[string]codes.Code, stream codes.Code) {
 		t.Helper()
 		if text != "" {
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			g.look(slog.New(slog.DiscardHandler), func() { changes++ })
+			g.look()
 		}
 		for header, code := range want {
-			if _, err := g.Reader(calls(t, header), true); status.Code(err) != code {
+			if _, err := g.Reader(calls(t, header)); status.Code(err) != code {
 				t.Errorf("%s: %v, want %v", step, err, code)
 			}
 		}
-		if err := g.Stream(ticket, true); status.Code(err) != stream {
+		if err := g.Stream(calls(t), ticket); status.Code(err) != stream {
 			t.Errorf("%s: a stream gets %v, want %v", step, err, stream)
 		}
 		if g.Known() != known {
@@ -266,10 +285,10 @@ func TestPlainRows(t *testing.T) {
 	who := &identity.Identity{Namespace: "ops", Account: "alice"}
 	for rows, want := range map[string]codes.Code{"TLS": codes.Unauthenticated, "Plain": codes.OK} {
 		g, _ := guarded(t, document(t, in, sso, map[string]any{"rows": rows}))
-		if err := g.Stream(who, false); status.Code(err) != want {
+		if err := g.Stream(plain(t), who); status.Code(err) != want {
 			t.Errorf("rows %s: a plain stream gets %v, want %v", rows, err, want)
 		}
-		if err := g.Stream(nil, true); status.Code(err) != codes.Unauthenticated {
+		if err := g.Stream(calls(t), nil); status.Code(err) != codes.Unauthenticated {
 			t.Errorf("rows %s: a ticket without a reader gets %v", rows, err)
 		}
 	}
@@ -328,7 +347,7 @@ func TestAnswersEndWithTheirTokens(t *testing.T) {
 		if after > 61*time.Minute {
 			want = codes.Unauthenticated
 		}
-		if _, err := g.Reader(calls(t, header), true); status.Code(err) != want {
+		if _, err := g.Reader(calls(t, header)); status.Code(err) != want {
 			t.Errorf("after %s: %v, want %v", after, err, want)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,32 +17,49 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/internal/identity"
 	"github.com/kubeflow/datacache/internal/reload"
 )
 
 // pollEvery is how often the file is read.
-const pollEvery = 5 * time.Second
+const pollEvery = 2 * time.Second
 
 // Guard answers for each call who reads and whether it may. A nil Guard lets everybody read, and looks at no token. Make it with Open; it is
 // safe for concurrent use.
 type Guard struct {
 	file       *reload.File[*rules]
+	log        *slog.Logger
 	now        func() time.Time // replaced by tests
 	unknownKey atomic.Pointer[string]
+	denials    *throttle
+
+	mu      sync.Mutex
+	changed []func()
 }
 
-// Open reads the rules in a file.
-func Open(path string) (*Guard, error) {
+// Open reads the rules in a file. What readers do is written to the log.
+func Open(path string, log *slog.Logger) (*Guard, error) {
 	file, err := reload.Open(path, parse)
 	if err != nil {
 		return nil, err
 	}
-	return &Guard{file: file, now: time.Now}, nil
+	return &Guard{file: file, log: log, now: time.Now, denials: newThrottle()}, nil
 }
 
-// Watch follows the file, and that of the static tokens, until ctx ends. It calls changed when other rules hold.
-func (g *Guard) Watch(ctx context.Context, log *slog.Logger, changed func()) {
+// OnChange registers what to call when other rules hold. A nil Guard has none.
+func (g *Guard) OnChange(call func()) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.changed = append(g.changed, call)
+}
+
+// Watch follows the file, and that of the static tokens, until ctx ends.
+func (g *Guard) Watch(ctx context.Context) {
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	for {
@@ -48,23 +67,29 @@ func (g *Guard) Watch(ctx context.Context, log *slog.Logger, changed func()) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			g.look(log, changed)
+			g.look()
 		}
 	}
 }
 
 // look reads the files again.
-func (g *Guard) look(log *slog.Logger, changed func()) {
+func (g *Guard) look() {
 	before := g.file.Get()
-	r := g.file.Fresh(0, log)
+	r := g.file.Fresh(0, g.log)
 	if id := g.unknownKey.Load(); id != nil && r.hasKey(*id) {
 		g.unknownKey.CompareAndSwap(id, nil)
 	}
 	if tokens := r.tokens; tokens != nil {
-		tokens.Fresh(0, log)
+		tokens.Fresh(0, g.log)
 	}
-	if r != before {
-		changed()
+	if r == before {
+		return
+	}
+	g.mu.Lock()
+	changed := slices.Clone(g.changed)
+	g.mu.Unlock()
+	for _, call := range changed {
+		call()
 	}
 }
 
@@ -77,19 +102,12 @@ func (r *rules) hasKey(id string) bool {
 	return false
 }
 
-// Status is what a head's /status says of its rules.
-type Status struct {
-	Readers string `json:"readers"` // Known or Anyone
-	// UnknownKey is the ID of the key of a token that could not be checked, as its issuer's keys in the file don't have it.
-	UnknownKey string `json:"unknownKey,omitempty"`
-}
-
 // Status returns the state of the rules; nil for a nil Guard.
-func (g *Guard) Status() *Status {
+func (g *Guard) Status() *protocol.AccessStatus {
 	if g == nil {
 		return nil
 	}
-	s := &Status{Readers: readersAnyone}
+	s := &protocol.AccessStatus{Readers: readersAnyone}
 	if g.file.Get().known {
 		s.Readers = readersKnown
 	}
@@ -102,17 +120,41 @@ func (g *Guard) Status() *Status {
 // Known reports whether only readers with a right may read.
 func (g *Guard) Known() bool { return g != nil && g.file.Get().known }
 
-// PlainRows reports whether rows are sent in plain text, whatever the connection to the head is.
-func (g *Guard) PlainRows() bool { return g != nil && g.file.Get().plainRows }
+// Scheme is the URI scheme of the locations for a call to a head: that of its connection, unless rows are sent in plain text anyway.
+func (g *Guard) Scheme(ctx context.Context) string {
+	if g != nil && g.file.Get().plainRows {
+		return transport.SchemePlain
+	}
+	return transport.Scheme(ctx)
+}
 
-// Reader returns who makes a call to a head, nil if that is not known. secure says whether the call came over TLS. The error is a gRPC
-// status: the caller may not read.
-func (g *Guard) Reader(ctx context.Context, secure bool) (*identity.Identity, error) {
+// Admit returns the check of calls without rows; nil for a nil Guard.
+func (g *Guard) Admit() func(ctx context.Context) error {
+	if g == nil {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		_, err := g.Reader(ctx)
+		return err
+	}
+}
+
+// Reader returns who makes a call to a head, nil if that is not known. The error is a gRPC status: the caller may not read.
+func (g *Guard) Reader(ctx context.Context) (*identity.Identity, error) {
 	if g == nil {
 		return nil, nil
 	}
-	r := g.file.Get()
-	if r.known && !secure {
+	who, err := g.reader(ctx, g.file.Get())
+	if err != nil {
+		g.denied(ctx, who, err)
+		return nil, err
+	}
+	return who, nil
+}
+
+// reader returns who makes a call, also if it may not read.
+func (g *Guard) reader(ctx context.Context, r *rules) (*identity.Identity, error) {
+	if r.known && !transport.Secure(ctx) {
 		return nil, r.wantsTLS()
 	}
 	headers := metadata.ValueFromIncomingContext(ctx, "authorization")
@@ -132,7 +174,7 @@ func (g *Guard) Reader(ctx context.Context, secure bool) (*identity.Identity, er
 		err = r.permits(who)
 	}
 	if err != nil {
-		return nil, g.statusOf(err)
+		return &who, g.statusOf(err)
 	}
 	return &who, nil
 }
@@ -142,16 +184,19 @@ func (r *rules) wantsTLS() error {
 	return status.Errorf(codes.Unauthenticated, `this cache takes known readers over TLS: use a TrainJob with kubeflow_datacache 0.2 or later, "kubectl datacache login %s", or access.readers: Anyone`, r.name())
 }
 
-// Stream returns why the reader of a ticket, nil for none, may not open a stream of a data node.
-func (g *Guard) Stream(who *identity.Identity, secure bool) error {
+// Stream returns why the reader of a ticket, nil for none, may not open a stream of a data node with a call.
+func (g *Guard) Stream(ctx context.Context, who *identity.Identity) error {
 	if g == nil {
 		return nil
 	}
-	r := g.file.Get()
-	if r.known && !secure && !r.plainRows {
-		return r.wantsTLS()
+	err := g.Permits(who)
+	if r := g.file.Get(); r.known && !r.plainRows && !transport.Secure(ctx) {
+		err = r.wantsTLS()
 	}
-	return g.Permits(who)
+	if err != nil {
+		g.denied(ctx, who, err)
+	}
+	return err
 }
 
 // Permits returns why the reader of a ticket, nil for none, may not read on.

@@ -27,7 +27,7 @@ type share struct {
 // answer is the content of a FlightInfo before it is encoded.
 type answer struct {
 	view    *view
-	job     string
+	request protocol.Request
 	columns []int
 	records int64
 	shares  []share
@@ -39,7 +39,7 @@ func (v *view) answer(r protocol.Request) (answer, error) {
 	if err != nil {
 		return answer{}, status.Error(codes.InvalidArgument, err.Error())
 	}
-	a := answer{view: v, columns: columns, job: r.Job}
+	a := answer{view: v, columns: columns, request: r}
 	switch r.Kind {
 	case protocol.Shard:
 		err = a.shard(r)
@@ -134,7 +134,8 @@ func (a *answer) take() {
 
 func (a *answer) add(node int, rows int64, t protocol.Ticket) {
 	t = a.within(t)
-	t.Node, t.Bounds, t.Columns, t.Job = node, a.view.places.bounds[node], a.columns, a.job
+	t.Node, t.Bounds, t.Columns = node, a.view.places.bounds[node], a.columns
+	t.Job, t.Claimed, t.Reader = a.request.Job, a.request.Claimed, a.request.Reader
 	t.Dataset, t.Incarnation = a.view.plan.dataset.Fingerprint, a.view.nodes[node].incarnation
 	a.shares = append(a.shares, share{node: node, rows: rows, ticket: t})
 }

@@ -32,7 +32,7 @@ func (s *service) GetFlightInfo(ctx context.Context, d *flight.FlightDescriptor)
 
 // GetSchema returns the schema of the rows of a request. It checks a filter, but does not wait for the nodes to evaluate it.
 func (s *service) GetSchema(ctx context.Context, d *flight.FlightDescriptor) (*flight.SchemaResult, error) {
-	request, v, err := s.open(d)
+	request, v, err := s.open(ctx, d)
 	if err != nil {
 		return nil, err
 	}
@@ -62,14 +62,18 @@ func (s *service) ListFlights(_ *flight.Criteria, stream flight.FlightService_Li
 	return stream.Send(info)
 }
 
-// open parses a descriptor, and returns the view of a ready cache to answer it from.
-func (s *service) open(d *flight.FlightDescriptor) (protocol.Request, *view, error) {
+// open checks who asks, parses a descriptor, and returns the view of a ready cache to answer it from.
+func (s *service) open(ctx context.Context, d *flight.FlightDescriptor) (protocol.Request, *view, error) {
+	who, err := s.cfg.Access.Reader(ctx)
+	if err != nil {
+		return protocol.Request{}, nil, err
+	}
 	request, err := protocol.ParseDescriptor(d)
 	if err != nil {
 		return request, nil, err
 	}
 	v, err := s.cluster.view()
-	return request, v, err
+	return request.By(who), v, err
 }
 
 // answer answers a request from a view, once its filter, if it has one, is evaluated.
@@ -82,7 +86,7 @@ func (s *service) answer(ctx context.Context, r protocol.Request, v *view) (answ
 }
 
 func (s *service) info(ctx context.Context, d *flight.FlightDescriptor) (*flight.FlightInfo, error) {
-	request, v, err := s.open(d)
+	request, v, err := s.open(ctx, d)
 	if err != nil {
 		return nil, err
 	}
@@ -90,5 +94,8 @@ func (s *service) info(ctx context.Context, d *flight.FlightDescriptor) (*flight
 	if err != nil {
 		return nil, err
 	}
-	return a.info(d, s.sealer, s.cfg.TLS.Scheme(), time.Now(), s.cfg.TicketTTL)
+	if request.Reader != nil {
+		s.cfg.Access.Asked(ctx, request, a.records)
+	}
+	return a.info(d, s.sealer, s.cfg.Access.Scheme(ctx), time.Now(), s.cfg.TicketTTL)
 }

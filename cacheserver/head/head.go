@@ -55,7 +55,7 @@ func New(cfg Config) (*Head, error) {
 		state: state{members: make(members, cfg.Nodes), data: newDataset(request, cfg.Nodes, now), storeTrouble: cfg.Store.Trouble},
 	}}
 	h.service = &service{
-		Flight: transport.Flight{Status: h.Status}, cfg: &h.cfg, cluster: h.cluster,
+		Flight: transport.Flight{Status: h.Status, Admit: cfg.Access.Admit()}, cfg: &h.cfg, cluster: h.cluster,
 		sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt)), checks: work.New(runtime.GOMAXPROCS(0)),
 	}
 	return h, nil
@@ -151,7 +151,11 @@ func (h *Head) Ready() (bool, string) {
 func (h *Head) Status() any { return h.Report() }
 
 // Report returns the current status of the cache.
-func (h *Head) Report() protocol.Status { return h.cluster.status(h.table()) }
+func (h *Head) Report() protocol.Status {
+	s := h.cluster.status(h.table())
+	s.Access = h.cfg.Access.Status()
+	return s
+}
 
 // table is the table's name for messages, as given in the configuration.
 func (h *Head) table() string {

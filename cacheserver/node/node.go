@@ -70,6 +70,7 @@ func New(cfg Config) (*Node, error) {
 	if cfg.Index < 0 {
 		return nil, fmt.Errorf("index: %d, want the node's place, from 0", cfg.Index)
 	}
+	cfg.TLS = cfg.TLS.Named(cfg.Advertise)
 	cfg.SendTimeout = cmp.Or(cfg.SendTimeout, transport.SendTimeout)
 	cfg.Workers = cmp.Or(cfg.Workers, runtime.GOMAXPROCS(0))
 	cfg.FilterMemory = cmp.Or(cfg.FilterMemory, cfg.Budget.Limit()/20)

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/internal/identity"
 )
 
 // Version is the version of the wire contract that descriptors and metadata carry in "v".
@@ -51,6 +52,17 @@ type Request struct {
 	Filter  string       // a WHERE clause, as given; "" selects all rows of the cache
 	Split   *epoch.Split // the part of the filtered rows to use; nil: all of them
 	Job     string       // the job that reads, see ValidJob; "" if the request names none
+	Claimed string       // the job that the request names, where Job is the reader's
+
+	Reader *identity.Identity // who asks; nil: that is not known
+}
+
+// By returns the request as one of a reader, nil if that is not known. The reader's job takes the place of the one that the request names.
+func (r Request) By(who *identity.Identity) Request {
+	if who != nil {
+		r.Reader, r.Claimed, r.Job = who, r.Job, who.Name()
+	}
+	return r
 }
 
 // ParseDescriptor parses a PATH or CMD descriptor. Every error is an INVALID_ARGUMENT status that names the element or field, its

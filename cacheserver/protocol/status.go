@@ -14,6 +14,15 @@ type Status struct {
 	Splits   SplitStatus  `json:"splits"`
 	Nodes    []NodeStatus `json:"nodes"`
 	Readers  []Reader     `json:"readers,omitempty"` // at most MaxReaders
+
+	Access *AccessStatus `json:"access,omitempty"` // of a head with rules of who may read
+}
+
+// AccessStatus is what a head says of its rules.
+type AccessStatus struct {
+	Readers string `json:"readers"` // Known or Anyone
+	// UnknownKey is the ID of the key of a token that could not be checked, as the issuer's keys don't have it.
+	UnknownKey string `json:"unknownKey,omitempty"`
 }
 
 // MaxReason is the greatest length of a reason in bytes. Clients limit the length of a status: pyarrow to 8 KiB, some to less.
@@ -57,7 +66,7 @@ const MaxReaders = 64
 
 // Reader is a client that reads: one rank of a job with all its streams.
 type Reader struct {
-	Job    string `json:"job,omitempty"` // as the client named it
+	Job    string `json:"job,omitempty"` // the reader's if that is known, or else as the client named it
 	Client string `json:"client"`        // address, without the port
 	Kind   Kind   `json:"kind"`
 	Rank   int    `json:"rank"`

@@ -4,7 +4,8 @@
 package protocol
 
 import (
-	"crypto/hmac"
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/sha256"
 	"encoding/json"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/internal/identity"
 )
 
 // Ticket entitles a client to read certain rows of a dataset, in a certain order, from one incarnation of a data node. The head
@@ -30,10 +32,13 @@ type Ticket struct {
 	Share       epoch.Share   `json:"s,omitzero"`  // Epoch, Mix
 	Mix         *epoch.Mix    `json:"m,omitempty"` // Mix
 	Columns     []int         `json:"c,omitempty"` // indices into the served schema; none means all
-	Job         string        `json:"j,omitempty"` // the job that reads; none: the node takes the client's address
+	Job         string        `json:"j,omitempty"` // the job that reads: the reader's, or else the one that the client names; none: the node takes the client's address
+	Claimed     string        `json:"l,omitempty"` // the job that the client names, where Job is the reader's; it is only shown
 	Filter      string        `json:"f,omitempty"` // id of the filter; empty: the filtered rows are all rows
 	Split       *epoch.Split  `json:"p,omitempty"` // nil: the rows of the selection are the filtered rows
 	Filtered    int64         `json:"q,omitempty"` // with Split: the number of filtered rows of all nodes
+
+	Reader *identity.Identity `json:"w,omitempty"` // who asked the head; nil: that is not known
 }
 
 // Cursor iterates over the filtered rows of the ticket's kind Shard, Epoch or Mix, of all nodes.
@@ -53,41 +58,50 @@ func (t Ticket) Cursor() (c *epoch.Cursor, err error) {
 }
 
 // ticketVersion is the first byte of a sealed ticket.
-const ticketVersion = 1
+const ticketVersion = 2
 
-const macSize = sha256.Size
+// Sealer encrypts and opens tickets with a key that head and nodes share. It is immutable and safe for concurrent use.
+type Sealer struct{ aead cipher.AEAD }
 
-// Sealer encodes and verifies tickets with a key that head and nodes share. It is immutable and safe for concurrent use.
-type Sealer struct{ key []byte }
+// NewSealer makes a sealer from a key of any length; 32 random bytes are recommended.
+func NewSealer(key []byte) Sealer {
+	own := sha256.Sum256(key)
+	block, err := aes.NewCipher(own[:])
+	if err != nil {
+		panic(err) // the key has a valid length
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		panic(err) // AES has the right block size
+	}
+	return Sealer{aead}
+}
 
-// NewSealer copies the key; any length works, 32 random bytes are recommended.
-func NewSealer(key []byte) Sealer { return Sealer{key: append([]byte(nil), key...)} }
-
-// Seal encodes a ticket as version, HMAC-SHA256 over version and body, body.
+// Seal encodes a ticket as version, and its JSON encrypted by AES-256-GCM with the version as additional data.
 func (s Sealer) Seal(t Ticket) ([]byte, error) {
 	body, err := json.Marshal(t)
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "seal ticket: %v", err)
 	}
-	if size := 1 + macSize + len(body); size > MaxBytes {
+	size := 1 + s.aead.Overhead() + len(body)
+	if size > MaxBytes {
 		return nil, status.Errorf(codes.InvalidArgument, "columns, parts: the request is too long for a ticket (%d bytes of %d); ask for all columns, or mix fewer parts or phases", size, MaxBytes)
 	}
-	sealed := append(make([]byte, 0, 1+macSize+len(body)), ticketVersion)
-	sealed = s.mac(sealed, body)
-	return append(sealed, body...), nil
+	sealed := append(make([]byte, 0, size), ticketVersion)
+	return s.aead.Seal(sealed, nil, body, sealed[:1]), nil
 }
 
-// Open verifies sealed bytes and returns the ticket. It returns INVALID_ARGUMENT if they are too long, UNAUTHENTICATED if they are
+// Open decrypts sealed bytes and returns the ticket. It returns INVALID_ARGUMENT if they are too long, UNAUTHENTICATED if they are
 // not an unaltered ticket of this cache or have expired at now.
 func (s Sealer) Open(sealed []byte, now time.Time) (Ticket, error) {
 	if len(sealed) > MaxBytes {
 		return Ticket{}, status.Errorf(codes.InvalidArgument, "ticket: %d bytes, want at most %d", len(sealed), MaxBytes)
 	}
-	if len(sealed) < 1+macSize || sealed[0] != ticketVersion {
+	if len(sealed) < 1 || sealed[0] != ticketVersion {
 		return Ticket{}, status.Error(codes.Unauthenticated, "ticket: not a ticket of this cache; ask the head for a new one")
 	}
-	body := sealed[1+macSize:]
-	if !hmac.Equal(sealed[1:1+macSize], s.mac(nil, body)) {
+	body, err := s.aead.Open(nil, nil, sealed[1:], sealed[:1])
+	if err != nil {
 		return Ticket{}, status.Error(codes.Unauthenticated, "ticket: changed, or made under another key; ask the head for a new one")
 	}
 	var t Ticket
@@ -98,12 +112,4 @@ func (s Sealer) Open(sealed []byte, now time.Time) (Ticket, error) {
 		return Ticket{}, status.Errorf(codes.Unauthenticated, "ticket: expired at %s; ask the head for a new one", expires.UTC().Format(time.RFC3339))
 	}
 	return t, nil
-}
-
-// mac appends the HMAC of a ticket's version and body to dst.
-func (s Sealer) mac(dst, body []byte) []byte {
-	h := hmac.New(sha256.New, s.key)
-	h.Write([]byte{ticketVersion})
-	h.Write(body)
-	return h.Sum(dst)
 }

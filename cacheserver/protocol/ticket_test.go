@@ -4,6 +4,7 @@
 package protocol
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/internal/identity"
 )
 
 var noon = time.Unix(1_800_000_000, 0)
@@ -22,6 +24,7 @@ func someTicket() Ticket {
 		Dataset: "d", Node: 1, Incarnation: "i", Expires: noon.Add(time.Hour).Unix(), Kind: Epoch, Bounds: assign.Bounds{5, 9},
 		Epoch: epoch.Epoch{Rows: 9, Seed: 1<<64 - 1, Shuffle: true, Clump: 2, GlobalBatch: 4, Tail: "keep"},
 		Share: epoch.Share{World: 1, Workers: 1}, Columns: []int{2, 0},
+		Job: "team-b/train", Claimed: "train", Reader: &identity.Identity{Namespace: "team-b", Account: "default", Job: "train"},
 	}
 }
 
@@ -111,9 +114,22 @@ func FuzzOpenTicket(f *testing.F) {
 			t.Fatalf("forged: %+v", got)
 		}
 		// An authenticated body that is invalid must not cause a crash either.
-		forged := append(s.mac([]byte{ticketVersion}, raw), raw...)
+		forged := s.aead.Seal([]byte{ticketVersion}, nil, raw, []byte{ticketVersion})
 		if _, err := s.Open(forged, noon); err != nil && status.Code(err) == codes.Internal {
 			t.Fatal(err)
 		}
 	})
+}
+
+// TestTicketHidesItsContent checks that nothing of a ticket can be read by a client.
+func TestTicketHidesItsContent(t *testing.T) {
+	sealed, err := NewSealer([]byte("key")).Seal(someTicket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"team-b", "train", "default", "epoch", `"k"`} {
+		if bytes.Contains(sealed, []byte(part)) {
+			t.Errorf("%q can be read in a sealed ticket", part)
+		}
+	}
 }

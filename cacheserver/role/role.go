@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"github.com/kubeflow/datacache/cacheserver/access"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/rows"
@@ -35,6 +36,7 @@ type Config struct {
 
 	Secret    string                   // shared by head and data nodes, to authenticate each other; if empty, any node may join
 	TLS       transport.TLS            // zero: plain text
+	Access    *access.Guard            // who may read; nil: everybody
 	Transport transport.Implementation // zero: transport.H2
 	Grace     time.Duration            // time for running calls to end when stopping; 0: 20 seconds
 
@@ -58,7 +60,7 @@ const defaultGrace = 20 * time.Second
 
 // Serve serves until ctx ends or a task fails. Running calls may then end within the time of grace, and HTTP is served until they have.
 func (c *Config) Serve(ctx context.Context, r Role) error {
-	server, err := transport.NewServer(c.Transport, c.TLS, r.Memory, c.Metrics, c.Log)
+	server, err := transport.NewServer(c.Transport, c.TLS.Named(c.Flight.Addr().String()), r.Memory, c.Metrics, c.Log)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@
 package transport
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 
@@ -11,8 +12,10 @@ import (
 	flightpb "github.com/apache/arrow-go/v18/arrow/flight/gen/flight"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/internal/identity"
 	"github.com/kubeflow/datacache/internal/redact"
 )
 
@@ -27,11 +30,24 @@ type Flight struct {
 	flight.BaseFlightServer
 	// Status returns the value that the action and /status send as JSON.
 	Status func() any
+	// Admit returns why a call may not be made; nil: every call may.
+	Admit func(ctx context.Context) error
 }
 
-// Handshake returns UNIMPLEMENTED: arrow-go's default would report success.
-func (*Flight) Handshake(flight.FlightService_HandshakeServer) error {
-	return status.Error(codes.Unimplemented, "no handshake: this server asks for no credentials")
+// Handshake sends the token of a caller that may read back as a bearer token, as clients expect that log in with a name and a password
+// (Basic). Without rules of who may read it returns UNIMPLEMENTED: arrow-go's default would report success.
+func (f *Flight) Handshake(stream flight.FlightService_HandshakeServer) error {
+	if f.Admit == nil {
+		return status.Error(codes.Unimplemented, "no handshake: this server asks for no credentials")
+	}
+	if err := f.Admit(stream.Context()); err != nil {
+		return err
+	}
+	token, ok := identity.FromHeaders(metadata.ValueFromIncomingContext(stream.Context(), "authorization"))
+	if !ok {
+		return nil
+	}
+	return stream.SendHeader(metadata.Pairs("authorization", "Bearer "+token))
 }
 
 const actionStatus = "status"
@@ -43,6 +59,11 @@ func (*Flight) ListActions(_ *flight.Empty, stream flight.FlightService_ListActi
 
 // DoAction answers "status".
 func (f *Flight) DoAction(action *flight.Action, stream flight.FlightService_DoActionServer) error {
+	if f.Admit != nil {
+		if err := f.Admit(stream.Context()); err != nil {
+			return err
+		}
+	}
 	if action.GetType() != actionStatus {
 		return status.Errorf(codes.Unimplemented, "action %.64q: there is only %q", action.GetType(), actionStatus)
 	}

@@ -123,22 +123,22 @@ func Secure(ctx context.Context) bool {
 
 // The URI schemes of Flight locations.
 const (
-	schemeTLS   = "grpc+tls"
-	schemePlain = "grpc"
+	SchemeTLS   = "grpc+tls"
+	SchemePlain = "grpc"
 )
 
 // Scheme is the URI scheme of the connection of a call.
 func Scheme(ctx context.Context) string {
 	if Secure(ctx) {
-		return schemeTLS
+		return SchemeTLS
 	}
-	return schemePlain
+	return SchemePlain
 }
 
 // Scheme is the URI scheme of the server's address.
 func (t TLS) Scheme() string {
 	if t.Enabled() {
-		return schemeTLS
+		return SchemeTLS
 	}
-	return schemePlain
+	return SchemePlain
 }

@@ -95,6 +95,7 @@ type serveFlags struct {
 	role.Config
 	listen, http string
 	transport    string
+	access       string
 	insecure     bool
 	joined       bool // head and data nodes are separate processes, which authenticate each other with the secret
 	logs         command.Logs
@@ -106,6 +107,12 @@ func (f *serveFlags) register(flags *pflag.FlagSet, env command.Env) {
 	flags.StringVar(&f.TLS.Cert, "tls-cert", env("TLS_CERT"), "PEM file of the server's certificate, read again when it changes; turns TLS on (env TLS_CERT)")
 	flags.StringVar(&f.TLS.Key, "tls-key", env("TLS_KEY"), "PEM file of its private key (env TLS_KEY)")
 	flags.StringVar(&f.TLS.CA, "tls-ca", env("TLS_CA"), "PEM file of the CA that the other servers' certificates are checked against (env TLS_CA)")
+	flags.StringVar(&f.TLS.Authority, "tls-authority", env("TLS_AUTHORITY"),
+		"PEM file of the certificate and the private key of a CA of this cache alone, instead of --tls-cert: each server makes its certificate from it, in memory.\n"+
+			"The port then takes TLS 1.3 and plain text (env TLS_AUTHORITY)")
+	flags.StringSliceVar(&f.TLS.Names, "tls-names", list(env("TLS_NAMES")), "host names and addresses of that certificate, besides datacache, loopback and the server's own (env TLS_NAMES)")
+	flags.StringVar(&f.access, "access", env("ACCESS_FILE"),
+		"JSON file that says who may read, by tokens (docs/security.md); changes of the file apply within seconds (default: everybody; env ACCESS_FILE)")
 	flags.StringVar(&f.transport, "transport", env.Or("TRANSPORT", string(transport.H2)),
 		"what carries Arrow Flight: h2, the server's own, or grpc, which is grpc-go and takes about twice the CPU time (env TRANSPORT)")
 	flags.DurationVar(&f.Grace, "grace", 20*time.Second, "time that running streams get to end after SIGTERM")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/kubeflow/datacache/cacheserver/access"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/internal/buildinfo"
@@ -30,6 +31,9 @@ func (f *serveFlags) start(ctx context.Context, env command.Env, role string, sr
 	if f.Transport, err = transport.ParseImplementation(f.transport); err != nil {
 		return nil, fmt.Errorf("--transport: %w", err)
 	}
+	if err := f.openAccess(ctx); err != nil {
+		return nil, err
+	}
 	var listen net.ListenConfig
 	if f.Flight, err = listen.Listen(ctx, "tcp", f.listen); err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
@@ -47,6 +51,22 @@ func (f *serveFlags) start(ctx context.Context, env command.Env, role string, sr
 		Env: env, Service: "datacache-" + role, Version: builtVersion(), Redact: redact.Text, Log: f.Log,
 	})
 	return flush, err
+}
+
+// openAccess opens the rules of who may read, and follows their file until ctx ends. Tokens are never asked for in plain text.
+func (f *serveFlags) openAccess(ctx context.Context) (err error) {
+	f.TLS.Plain = f.TLS.Authority != "" || f.access != "" && f.TLS.Enabled()
+	if f.access == "" {
+		return nil
+	}
+	if f.Access, err = access.Open(f.access, f.Log); err != nil {
+		return fmt.Errorf("--access: %w", err)
+	}
+	if f.Access.Known() && !f.TLS.Enabled() {
+		return fmt.Errorf("--access: %s has readers Known, and without TLS whoever sees the network would have their tokens: give --tls-authority, or --tls-cert and --tls-key", f.access)
+	}
+	go f.Access.Watch(ctx)
+	return nil
 }
 
 // count exports as metrics what the store and the budget count.

@@ -122,6 +122,7 @@ def node_of(endpoint: fl.FlightEndpoint) -> int:
     return json.loads(endpoint.app_metadata)["node"]
 
 
+_PYARROWS = {"PRECONDITION_FAILED": "FAILED_PRECONDITION", "UNAUTHORIZED": "PERMISSION_DENIED"}  # its names of codes
 _GRPC_CODE = re.compile(r"(?:gRPC|Flight) returned ([a-z -]+) error")
 _CLASS_CODE = {
     "ArrowInvalid": "INVALID_ARGUMENT",
@@ -139,5 +140,5 @@ def code_of(error: BaseException) -> str:
     """The gRPC code of a pyarrow.flight exception."""
     if match := _GRPC_CODE.search(str(error)):
         code = re.sub("[ -]", "_", match[1]).upper()
-        return "FAILED_PRECONDITION" if code == "PRECONDITION_FAILED" else code  # pyarrow's names for some codes
+        return _PYARROWS.get(code, code)
     return _CLASS_CODE.get(type(error).__name__, type(error).__name__)

@@ -53,7 +53,7 @@ def table(lake: Lake) -> Callable[[str], Made]:
 
 
 # Test modules that also run against the grpc-go transport, as they check bytes on the wire; rows do not depend on it.
-_ON_EVERY_TRANSPORT = ("test_wire", "test_tickets", "test_tls")
+_ON_EVERY_TRANSPORT = ("test_wire", "test_tickets", "test_tls", "test_readers")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

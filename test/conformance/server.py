@@ -199,6 +199,7 @@ def plain_environment() -> dict[str, str]:
     """The environment without variables that cacheserver or a store's SDK would use."""
     ours = (
         "METADATA_LOC",
+        "ACCESS_FILE",
         "FILES",
         "PARTITIONS",
         "TABLE_NAME",

@@ -33,6 +33,9 @@ func (s *service) call(ctx context.Context, ticket []byte, handler func(Lent) er
 		return err
 	}
 	defer lent.Done()
+	if err := s.server.cfg.Access.Stream(ctx, lent.Ticket.Reader); err != nil {
+		return err
+	}
 	return lent.Calls.during(ctx, func() error { return handler(lent) })
 }
 

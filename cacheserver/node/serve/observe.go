@@ -104,6 +104,21 @@ func (s share) message(m sent)             { s.Sent(m.bytes) }
 func (s share) wait(reason, time.Duration) {}
 func (s share) end(error)                  { s.Leave() }
 
+// audited writes the lines of a known reader's stream into the audit log.
+type audited struct {
+	stream *sender
+	opened time.Time
+	rows   int64
+}
+
+func (a *audited) message(m sent)           { a.rows += m.rows }
+func (*audited) wait(reason, time.Duration) {}
+
+// end writes that the stream has ended.
+func (a *audited) end(err error) {
+	a.stream.server.cfg.Access.Ended(a.stream.stream.Context(), a.stream.Ticket, a.rows, time.Since(a.opened), err)
+}
+
 // span makes the span of a stream when it ends.
 type span struct {
 	ctx    context.Context
@@ -142,6 +157,14 @@ func (s *span) end(err error) {
 func (srv *Server) observe(s *sender, ticket protocol.Ticket, job string) observers {
 	now, key := time.Now(), keyOf(s.stream.Context(), ticket)
 	all := observers{share{s.turn}, srv.streams.begin(key, s, now), newCounters(srv.cfg.Metrics, string(ticket.Kind), job)}
+	if ticket.Reader != nil && srv.cfg.Access != nil {
+		var columns []string
+		for _, f := range s.Columns.Schema().Fields() {
+			columns = append(columns, f.Name)
+		}
+		srv.cfg.Access.Opened(s.stream.Context(), ticket, columns)
+		all = append(all, &audited{stream: s, opened: now})
+	}
 	if srv.cfg.Tracer != nil {
 		all = append(all, &span{ctx: s.stream.Context(), tracer: srv.cfg.Tracer, node: srv.cfg.Index, key: key, opened: now})
 	}

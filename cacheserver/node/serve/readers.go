@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/transport"
+	"github.com/kubeflow/datacache/internal/identity"
 )
 
 const (
@@ -24,7 +25,7 @@ const (
 
 // readerKey tells readers apart: the streams of one rank of a job, with all its workers, are one reader.
 type readerKey struct {
-	job, client string // job is empty if the client names none
+	job, client string // job is empty if it is not known and the client names none
 	kind        protocol.Kind
 	rank, world int
 }
@@ -125,6 +126,18 @@ func (r *streams) shed(now time.Time) {
 	if idle != nil {
 		idle.shed.Store(true)
 		transport.Cancel(idle.stream.Context())
+	}
+}
+
+// revoke ends the streams whose readers may not read on.
+func (r *streams) revoke(permits func(*identity.Identity) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for s := range r.open {
+		if permits(s.Ticket.Reader) != nil {
+			s.revoked.Store(true)
+			transport.Cancel(s.stream.Context())
+		}
 	}
 }
 

@@ -46,11 +46,15 @@ type Server struct {
 }
 
 // New returns a server without streams.
-func New(cfg Config) *Server { return &Server{cfg: cfg} }
+func New(cfg Config) *Server {
+	srv := &Server{cfg: cfg}
+	cfg.Access.OnChange(func() { srv.streams.revoke(cfg.Access.Permits) })
+	return srv
+}
 
 // Flight returns the Flight service; status returns the value of its action "status".
 func (srv *Server) Flight(status func() any) flight.FlightServer {
-	return &service{Flight: transport.Flight{Status: status}, server: srv}
+	return &service{Flight: transport.Flight{Status: status, Admit: srv.cfg.Access.Admit()}, server: srv}
 }
 
 // Memory bounds what connections and requests hold.

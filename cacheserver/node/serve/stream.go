@@ -4,6 +4,7 @@
 package serve
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,6 +35,7 @@ type sender struct {
 	begin     time.Time    // when the node started working on the next message
 	waiting   atomic.Int64 // since when the client has not read the message being sent, in Unix nanoseconds; 0: no message is being sent
 	shed      atomic.Bool  // it was ended to free memory for others
+	revoked   atomic.Bool  // it was ended since its reader may not read any more
 }
 
 const (
@@ -59,7 +61,12 @@ func (srv *Server) answer(lent Lent, stream grpc.ServerStream, send func(*sender
 	}
 	defer s.memory.Close()
 	s.observers = srv.observe(s, lent.Ticket, job)
-	defer func() { s.observers.end(err) }()
+	defer func() {
+		if s.revoked.Load() {
+			err = cmp.Or(srv.cfg.Access.Permits(lent.Ticket.Reader), err)
+		}
+		s.observers.end(err)
+	}()
 	s.Columns = s.Columns.Within(s.memory)
 	if err := s.frame(protocol.NewFrame(rows.SchemaHeader(s.Columns.Schema()), nil, nil, 0, nil), sent{}); err != nil {
 		return err

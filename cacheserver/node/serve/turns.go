@@ -29,7 +29,11 @@ func jobOf(ctx context.Context, t protocol.Ticket) string {
 
 // joinJob adds the stream to its job. The error is a status.
 func (s *sender) joinJob(name string) (err error) {
-	s.turn, err = s.server.cfg.Turns.Join(name, transport.Client(s.stream.Context()), s.usesTurn)
+	from := transport.Client(s.stream.Context())
+	if s.Ticket.Reader != nil {
+		from = name // the job is no claim: it need not share a weight with others of the same address
+	}
+	s.turn, err = s.server.cfg.Turns.Join(name, from, s.usesTurn)
 	var full *fair.LimitError
 	if errors.As(err, &full) {
 		return status.Error(codes.ResourceExhausted, err.Error())

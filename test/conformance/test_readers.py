@@ -1,0 +1,184 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Known readers: who has a right by a token reads over TLS, everybody else is told what to do; audit lines."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.flight as fl
+import pytest
+from client import code_of, command_descriptor
+from lake import Made
+from readers import AUDIENCE, STATIC, Readers, bearer
+from server import Cache, Caches, Mode
+
+Table = Callable[[str], Made]
+SHARD = command_descriptor(kind="shard", index=0, total=1, job="claimed")
+LIMIT = 60.0
+
+
+@pytest.fixture
+def readers(tmp_path: Path) -> Readers:
+    """The CA, rules and tokens of a cache."""
+    return Readers(tmp_path)
+
+
+def address(cache: Cache) -> str:
+    """HOST:PORT of the head."""
+    return cache.endpoint.removeprefix("grpc://")
+
+
+def head(cache: Cache, readers: Readers) -> fl.FlightClient:
+    """A connection to the head over TLS, by the one name that all certificates of the CA have."""
+    return fl.connect(f"grpc+tls://{address(cache)}", tls_root_certs=readers.roots, override_hostname="datacache")
+
+
+def read(info: fl.FlightInfo, **arguments: object) -> pa.Table:
+    """The rows of an answer, from the locations as they are: their hosts are in the certificates."""
+    parts = [info.schema.empty_table()]
+    for endpoint in info.endpoints:
+        with fl.connect(endpoint.locations[0], **arguments) as node:
+            parts.append(node.do_get(endpoint.ticket).read_all())
+    return pa.concat_tables(parts)
+
+
+def audit(cache: Cache) -> str:
+    """The audit lines of all processes."""
+    logs = [path.read_text() for path in sorted(cache.logs.glob("*.log"))]
+    return "\n".join(line for log in logs for line in log.splitlines() if "audit: " in line)
+
+
+def test_known_readers(
+    mode: Mode, table: Table, caches: Caches, private: Callable[..., Cache], readers: Readers
+) -> None:
+    made = table("plain")
+    cache = private(["--metadata", made.metadata], mode=mode, env=readers.env)
+    assert cache.wait("Ready")["access"] == {"readers": "Known"}
+    with caches.of(made).client() as plain:
+        want = plain.table()
+    with head(cache, readers) as client:
+
+        def ask(token: str) -> fl.FlightInfo:
+            return client.get_flight_info(SHARD, fl.FlightCallOptions(headers=bearer(token)))
+
+        for token in (STATIC, readers.token(audience=f"{AUDIENCE}/trainjobs/train")):
+            info = ask(token)
+            assert all(e.locations[0].uri.startswith(b"grpc+tls://") for e in info.endpoints)
+            assert read(info, tls_root_certs=readers.roots).equals(want)
+        with pytest.raises(fl.FlightUnauthenticatedError, match="the call has no token"):
+            client.get_flight_info(SHARD)
+        for token, code, message in (
+            ("made up", "UNAUTHENTICATED", "the token is not valid here"),
+            (readers.token("team-c"), "PERMISSION_DENIED", "team-c/default may not read this cache: ask its owner"),
+            (
+                readers.token(audience=AUDIENCE.replace("reviews", "books")),
+                "UNAUTHENTICATED",
+                "token is for books, not",
+            ),
+            (readers.token(aud=[AUDIENCE, "other"]), "UNAUTHENTICATED", "2 audiences"),
+            (readers.token(exp=1), "UNAUTHENTICATED", "it expired 1970-01-01T00:00:01Z, now 20"),
+            (readers.token(exp=int(time.time()) + 365 * 86_400), "UNAUTHENTICATED", "want at most 24h"),
+            (readers.token(header={"alg": "none"}), "UNAUTHENTICATED", "not a JWT"),
+            (readers.token(header={"alg": "HS256", "kid": "k1"}), "UNAUTHENTICATED", "not a JWT"),
+            (readers.token(header={"alg": "ES256", "kid": "k2"}), "UNAVAILABLE", 'key "k2" is unknown here yet'),
+        ):
+            for call in (
+                ask,
+                lambda token: list(client.do_action("status", fl.FlightCallOptions(headers=bearer(token)))),
+            ):
+                with pytest.raises((pa.ArrowException, fl.FlightError)) as caught:
+                    call(token)
+                assert code_of(caught.value) == code, caught.value
+                assert message in str(caught.value)
+    assert cache.status()["access"] == {"readers": "Known", "unknownKey": "k2"}
+    lines = audit(cache)
+    for part in (
+        "a reader asked for rows", "a stream was opened", "a stream has ended", "reader=ops/alice", "pod=train-0",
+        "reader=team-a/default", "job=team-a/train", "claimed=claimed", f"rows={want.num_rows}", "kind=shard",
+        "audit: denied",
+    ):  # fmt: skip
+        assert part in lines, f"{part}: {lines}"
+    assert STATIC not in lines
+
+
+def test_plain_text_is_told_what_to_do(
+    mode: Mode, table: Table, private: Callable[..., Cache], readers: Readers
+) -> None:
+    cache = private(["--metadata", table("plain").metadata], mode=mode, env=readers.env)
+    cache.wait("Ready")
+    sentence = r'known readers over TLS: use a TrainJob with kubeflow_datacache .*"kubectl datacache login reviews"'
+    with fl.connect(f"grpc://{address(cache)}") as plain:
+        for options in (fl.FlightCallOptions(), fl.FlightCallOptions(headers=bearer(STATIC))):
+            with pytest.raises(fl.FlightUnauthenticatedError, match=sentence):
+                plain.get_flight_info(SHARD, options)
+    with head(cache, readers) as client:  # a ticket that somebody saw is of no use in plain text
+        info = client.get_flight_info(SHARD, fl.FlightCallOptions(headers=bearer(STATIC)))
+        place = info.endpoints[0].locations[0].uri.decode().replace("grpc+tls://", "grpc://")
+        with fl.connect(place) as node, pytest.raises(fl.FlightUnauthenticatedError, match=sentence):
+            node.do_get(info.endpoints[0].ticket).read_all()
+
+
+def test_basic_in_a_handshake(mode: Mode, table: Table, private: Callable[..., Cache], readers: Readers) -> None:
+    cache = private(["--metadata", table("plain").metadata], mode=mode, env=readers.env)
+    cache.wait("Ready")
+    with head(cache, readers) as client:
+        assert client.authenticate_basic_token("anybody", STATIC) == bearer(STATIC)[0]
+        with pytest.raises(fl.FlightUnauthenticatedError, match="not valid here"):
+            client.authenticate_basic_token("anybody", "made up")
+        basic = b"Basic " + base64.b64encode(f"x:{STATIC}".encode())
+        assert client.get_flight_info(SHARD, fl.FlightCallOptions(headers=[(b"authorization", basic)])).endpoints
+
+
+def test_anyone_by_tls_and_in_plain_text(
+    mode: Mode, table: Table, private: Callable[..., Cache], readers: Readers
+) -> None:
+    made = table("plain")
+    cache = private(["--metadata", made.metadata], mode=mode, env={"TLS_AUTHORITY": str(readers.authority)})
+    cache.wait("Ready")
+    with head(cache, readers) as secure, fl.connect(f"grpc://{address(cache)}") as plain:
+        by_tls, in_plain = secure.get_flight_info(SHARD), plain.get_flight_info(SHARD)
+        schemes = [{e.locations[0].uri.partition(b":")[0] for e in info.endpoints} for info in (by_tls, in_plain)]
+        assert schemes == [{b"grpc+tls"}, {b"grpc"}]
+        assert read(by_tls, tls_root_certs=readers.roots).equals(read(in_plain))
+
+
+def test_rules_change_while_a_stream_is_read(table: Table, private: Callable[..., Cache], readers: Readers) -> None:
+    cache = private(["--metadata", table("plain").metadata], env=readers.env)
+    cache.wait("Ready")
+    readers.write(rows="Plain")
+    with head(cache, readers) as client:
+        options = fl.FlightCallOptions(headers=bearer(readers.token()))
+        end = time.monotonic() + LIMIT
+        while (info := client.get_flight_info(SHARD, options)).endpoints[0].locations[0].uri.startswith(b"grpc+tls"):
+            assert time.monotonic() < end, "the file is not read again"
+            time.sleep(0.1)
+        descriptor = fl.FlightDescriptor.for_command(
+            client.get_flight_info(command_descriptor(kind="take"), options).endpoints[0].ticket.ticket
+        )
+        with fl.connect(info.endpoints[0].locations[0]) as node:
+            writer, reader = node.do_exchange(descriptor)
+            writer.begin(pa.schema([("row", pa.int64())]))
+            asked = pa.record_batch([pa.array([0], pa.int64())], names=["row"])
+            writer.write_batch(asked)
+            assert reader.read_chunk().data.num_rows == 1
+            readers.write(rows="Plain", namespaces=["team-b"])
+            with pytest.raises(pa.ArrowException, match="team-a/default may not read this cache"):
+                reader.read_chunk()
+            with pytest.raises(pa.ArrowException, match="team-a/default may not read this cache"):
+                client.get_flight_info(SHARD, options)
+
+
+def test_readers_known_needs_tls(caches: Caches, table: Table, readers: Readers) -> None:
+    done = caches.run("local", "--metadata", table("plain").metadata, "--access", str(readers.access))
+    assert done.returncode == 1
+    assert "without TLS whoever sees the network would have their tokens: give --tls-authority" in done.stderr
+    readers.access.write_text(json.dumps({"readers": "Nobody"}))
+    done = caches.run("local", "--metadata", table("plain").metadata, env=readers.env)
+    assert done.returncode == 1
+    assert 'readers: "Nobody", want Anyone or Known' in done.stderr
