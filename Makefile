@@ -531,6 +531,10 @@ bench-loader: build peers-venv ## Print the loader's table beside other loaders 
 bench-mix: build venv ## Print what a mixture of three tables costs beside one table, and how soon it starts (about 1 min).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/mix.py --server $(SERVER)
 
+.PHONY: bench-take
+bench-take: build venv ## Print what a shuffled epoch from 1 to 250 data nodes costs as streams and by row numbers (about 5 min, 4 GB of memory).
+	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/take.py --server $(SERVER) $(BENCH)
+
 .PHONY: bench-jobs
 bench-jobs: build venv ## Print how one cache is shared among jobs, over loopback and, as root, over a full network; BENCH='--before OTHER_BINARY' compares (about 3 min).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/jobs.py --server $(SERVER) $(BENCH)

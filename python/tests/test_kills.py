@@ -28,12 +28,29 @@ WHOLE = Share()
 
 
 @pytest.mark.parametrize(
-    ("rows", "count", "transport"),
-    [(ROWS, 2, "h2"), (9_973, 1, "grpc"), (9_973, 1, "h2"), (1, 1, "h2"), (0, 1, "grpc")],
+    ("rows", "count", "transport", "numbered"),
+    [
+        (ROWS, 2, "h2", False),
+        (9_973, 1, "grpc", False),
+        (9_973, 1, "h2", False),
+        (1, 1, "h2", False),
+        (0, 1, "grpc", False),
+        (ROWS, 1, "h2", True),
+        (9_973, 1, "grpc", True),
+    ],
 )
 def test_no_row_is_lost_when_servers_are_lost(
-    server: Path, tmp_path: Path, connect: Connect, chance: Chance, rows: int, count: int, transport: Transport
+    server: Path,
+    tmp_path: Path,
+    connect: Connect,
+    chance: Chance,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: int,
+    count: int,
+    transport: Transport,
+    numbered: bool,
 ) -> None:
+    monkeypatch.setattr("kubeflow_datacache.loader.takes", lambda *_: numbered)
     metadata, seen = wide_table(Lake(tmp_path), rows), Counter[str]()
     with Cluster(server, metadata, tmp_path) as cluster:
         cluster.wait_ready()
@@ -42,9 +59,8 @@ def test_no_row_is_lost_when_servers_are_lost(
             training = Training(cluster, cache, rows, number, rng)
             training.run()
             seen.update({"schedules": 1, **training.seen})
-    chance.note(
-        f"kills with {rows} rows over {transport}, no mismatch: {', '.join(f'{n} {name}' for name, n in seen.items())}"
-    )
+    how = f"{rows} rows {'by number ' * numbered}over {transport}"
+    chance.note(f"kills with {how}, no mismatch: {', '.join(f'{n} {name}' for name, n in seen.items())}")
     assert rows < ROWS or seen["reconnects"] > 0, "no kill has hit a stream"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from chance import Chance
 from cluster import Cluster
 from lake import Lake
@@ -22,7 +23,11 @@ ROWS = {"web": 9_973, "code": 3_001}
 LOW = 500  # the filter of code leaves the rows from here on
 
 
-def test_no_row_of_a_mixture_is_lost_when_servers_are_lost(server: Path, tmp_path: Path, chance: Chance) -> None:
+@pytest.mark.parametrize("numbered", [False, True])
+def test_no_row_of_a_mixture_is_lost_when_servers_are_lost(
+    server: Path, tmp_path: Path, chance: Chance, monkeypatch: pytest.MonkeyPatch, numbered: bool
+) -> None:
+    monkeypatch.setattr("kubeflow_datacache.loader.takes", lambda *_: numbered)
     lakes = {name: tmp_path / name for name in ROWS}
     for folder in lakes.values():
         folder.mkdir()

@@ -22,6 +22,11 @@ class StreamClient(Protocol):
     endpoint: str
     retry_seconds: float
 
+    @property
+    def described(self) -> FlightInfo:
+        """The description of the rows, requested once."""
+        ...
+
     def get_flight_info(
         self, request: Mapping[str, Any], stop: Stop | None = None, attempts: Attempts | None = None
     ) -> FlightInfo:
@@ -30,6 +35,10 @@ class StreamClient(Protocol):
 
     def stream(self, location: str, ticket: bytes, batch_bytes: int) -> ChunkReader:
         """A reader of one DoGet stream with batches of about batch_bytes; its first read opens the stream."""
+        ...
+
+    def exchange(self, location: str, ticket: bytes) -> Exchange:
+        """Opens a DoExchange call with a data node, to fetch rows by index."""
         ...
 
 
@@ -73,8 +82,4 @@ class Client(StreamClient, Source, Protocol):
 
     def select(self, *, filter: str | None = None, split: Split | None = None) -> Client:
         """The rows that a filter and a split leave."""
-        ...
-
-    def exchange(self, location: str, ticket: bytes) -> Exchange:
-        """Opens a DoExchange call with a data node, to fetch rows by index."""
         ...

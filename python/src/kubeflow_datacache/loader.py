@@ -21,6 +21,7 @@ from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.fetch.feed import Feed
 from kubeflow_datacache.fetch.merge import Merge, RowFeed
 from kubeflow_datacache.fetch.prefetch import Prefetcher
+from kubeflow_datacache.fetch.take_feed import TakeFeed, TakeSource, takes
 from kubeflow_datacache.monitoring.bar import ProgressBar, progress_bar
 from kubeflow_datacache.monitoring.stage_timer import StageTimer
 from kubeflow_datacache.monitoring.stats import Depth, Stats
@@ -378,10 +379,34 @@ class Loader:
 
     def _open_feed(self, request: Mapping[str, Any], prefetch_bytes: int, step: int, stop: Stop) -> RowFeed:
         """Opens a feed from a step on; request is that of _request."""
-        cache = cast("StreamClient", self._cache)
+        (source,) = self._sources
+        if self._takes(stop):
+            return TakeFeed(source, prefetch_bytes=prefetch_bytes, stop=stop, timer=self._timer)
         return Feed.open(
-            cache, request, self._dataset, start_step=step, prefetch_bytes=prefetch_bytes, stop=stop, timer=self._timer
+            source.cache,
+            request,
+            self._dataset,
+            start_step=step,
+            prefetch_bytes=prefetch_bytes,
+            stop=stop,
+            timer=self._timer,
         )
+
+    @functools.cached_property
+    def _sources(self) -> list[TakeSource]:
+        """Where rows can be requested by number: one source; of a mixture, one for each part."""
+        return [TakeSource(cast("StreamClient", self._cache), self._columns, self._dataset)]
+
+    def _takes(self, stop: Stop) -> bool:
+        """Whether an epoch is read by row numbers, which costs less where there are many data nodes."""
+        order, placements = self._order, [source.cache.described.placement for source in self._sources]
+        if not order.scattered and not any(placement.scattered for placement in placements):
+            return False
+        nodes = sum(end > start for placement in placements for start, end in placement.bounds)
+        if not takes(nodes, 1.0):
+            return False
+        row_bytes = max(source.info(stop).row_bytes for source in self._sources)
+        return takes(nodes, row_bytes, order.clump if order.shuffle else 1)
 
     def _request(self, share: Share) -> dict[str, Any]:
         """The CMD descriptor (docs/contract.md) for this share of the epoch, without start_step."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -17,6 +18,7 @@ from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import ColumnError
 from kubeflow_datacache.fetch.feed import Feed
 from kubeflow_datacache.fetch.mix_feed import MixFeed
+from kubeflow_datacache.fetch.take_feed import TakeFeed, TakeSource
 from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.options import LoaderOptions, explicit_signature
 from kubeflow_datacache.order.epoch import Share
@@ -163,6 +165,11 @@ class MixLoader(Loader):
         assert isinstance(self._order, Mix)
         return self._order
 
+    @functools.cached_property
+    def _sources(self) -> list[TakeSource]:
+        parts = zip(self._mixture.caches.values(), self._datasets.values(), strict=True)
+        return [TakeSource(cache, self._columns, dataset) for cache, dataset in parts]
+
     def _order_of(self, own: Mapping[str, Any]) -> Mix:
         return self._mixture.shares.order(
             [dataset.rows for dataset in self._datasets.values()],
@@ -202,20 +209,15 @@ class MixLoader(Loader):
         }
 
     def _open_feed(self, request: Mapping[str, Any], prefetch_bytes: int, step: int, stop: Stop) -> MixFeed:
-        caches, datasets = list(self._mixture.caches.values()), list(self._datasets.values())
-        quotas = _quotas(self._mix, prefetch_bytes)
+        datasets = list(self._datasets.values())
+        quotas, by_number = _quotas(self._mix, prefetch_bytes), self._takes(stop)
 
-        def open_part(part: int, first_key: int) -> Feed:
-            return Feed.open(
-                caches[part],
-                {**request, "part": part},
-                datasets[part],
-                start_step=step,
-                prefetch_bytes=quotas[part],
-                stop=stop,
-                timer=self._timer,
-                first_key=first_key,
-            )
+        def open_part(part: int, first_key: int) -> Feed | TakeFeed:
+            source, own = self._sources[part], {**request, "part": part}
+            common: Any = {"prefetch_bytes": quotas[part], "stop": stop, "timer": self._timer, "first_key": first_key}
+            if by_number:
+                return TakeFeed(source, **common)
+            return Feed.open(source.cache, own, datasets[part], start_step=step, **common)
 
         return MixFeed.open(open_part, self._mix, self._schemas)
 

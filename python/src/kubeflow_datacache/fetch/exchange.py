@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Final, Protocol
 
 import numpy as np
@@ -26,8 +28,8 @@ class Exchange(Protocol):
         """Sends a record batch of row indices."""
         ...
 
-    def read(self) -> pa.RecordBatch:
-        """Receives the next response."""
+    def read(self) -> tuple[pa.RecordBatch, pa.Buffer | None]:
+        """Receives the next response, and its app_metadata."""
         ...
 
     def cancel(self) -> None:
@@ -52,9 +54,10 @@ class GrpcExchange:
         """Sends a record batch of row indices."""
         self._writer.write_batch(batch)
 
-    def read(self) -> pa.RecordBatch:
-        """Receives the next response."""
-        return self._reader.read_chunk().data
+    def read(self) -> tuple[pa.RecordBatch, pa.Buffer | None]:
+        """Receives the next response, and its app_metadata."""
+        chunk = self._reader.read_chunk()
+        return chunk.data, chunk.app_metadata
 
     def cancel(self) -> None:
         """Makes a blocked read raise an exception."""
@@ -66,16 +69,23 @@ class GrpcExchange:
         self._writer.close()
 
 
+def busy_seconds(app_metadata: pa.Buffer) -> float:
+    """Seconds that the data node worked on a message, from its app_metadata (docs/contract.md, DoGet)."""
+    return json.loads(app_metadata.to_pybytes().decode())["busy_us"] / 1e6
+
+
 class RowFetcher:
     """Fetches rows that one data node holds. After each request(rows), call receive(len(rows)).
 
-    Not safe for concurrent use, except cancel. row_bytes: estimated Arrow bytes per row.
+    Not safe for concurrent use, except cancel. row_bytes: estimated Arrow bytes per row. busy: the seconds that the
+    data node worked on the rows last received; infinite if it does not say.
     """
 
     def __init__(self, exchange: Exchange, row_bytes: float) -> None:
         self._exchange = exchange
         self._most = max(1, min(_MOST_ROWS, int(_MOST_BYTES / row_bytes)))
         self._requests: list[npt.NDArray[np.int64]] = []
+        self.busy = 0.0
 
     def request(self, rows: npt.NDArray[np.int64]) -> None:
         """Requests rows by int64 index. Sends the first part; receive() sends each further part after a response."""
@@ -85,9 +95,12 @@ class RowFetcher:
     def receive(self, count: int) -> list[pa.RecordBatch]:
         """Returns the requested rows in the order of the indices; count is their number."""
         out: list[pa.RecordBatch] = []
+        self.busy = 0.0
         for i in range(len(self._requests)):
-            out.append(self._exchange.read())
+            batch, app_metadata = self._exchange.read()
             self._send(i + 1)
+            out.append(batch)
+            self.busy += math.inf if app_metadata is None else busy_seconds(app_metadata)
         if (got := sum(part.num_rows for part in out)) != count:
             raise pa.ArrowException(f"a data node answered {got} rows where {count} were asked for")
         return out

@@ -19,6 +19,7 @@ from kubeflow_datacache.fetch.node_stream import NodeStream, Opening
 from kubeflow_datacache.fetch.retry import Attempts
 from kubeflow_datacache.flight_info import Endpoint, FlightInfo
 from kubeflow_datacache.monitoring.stage_timer import StageTimer
+from kubeflow_datacache.order.epoch import RowIndices
 from kubeflow_datacache.stop import Stop
 
 # Message sizes in bytes. By default servers send about 1 MiB per message, and never more than about 4 MiB.
@@ -103,7 +104,7 @@ class Feed:
             cache,
             request,
             dataset,
-            _described(cache, request, dataset, start_step, stop),
+            describe(cache, {**request, "start_step": start_step}, dataset, stop),
             start_step=start_step,
             prefetch_bytes=prefetch_bytes,
             stop=stop,
@@ -118,6 +119,19 @@ class Feed:
     def apart(self) -> bool:
         """Whether steps may have different columns."""
         return False
+
+    @property
+    def numbered(self) -> bool:
+        """Whether rows come only after want()."""
+        return False
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether another run should be wanted now."""
+        return False
+
+    def want(self, rows: int, numbers: Mapping[int, RowIndices]) -> None:
+        """Does nothing: streams are read ahead by themselves."""
 
     def schema_of(self, step: int) -> pa.Schema:
         """The schema of the rows of a step."""
@@ -206,7 +220,7 @@ class Feed:
 
     def _reopen(self, node: int, received: int) -> Opening | None:
         point = self._resume_point
-        info = _described(self._cache, self._request, self._dataset, point.step, self._stop)
+        info = describe(self._cache, {**self._request, "start_step": point.step}, self._dataset, self._stop)
         now, before = info.placement.bounds, self.info.placement.bounds
         if now != before:
             raise MovedError(f"the rows lie on other data nodes than before: {now}, were {before}")
@@ -222,11 +236,9 @@ class Feed:
         return None
 
 
-def _described(
-    cache: StreamClient, request: Mapping[str, Any], was: Dataset, start_step: int, stop: Stop
-) -> FlightInfo:
-    """The head's answer to a request from a step on. Raises DatasetChangedError if it is about another dataset."""
-    info = cache.get_flight_info({**request, "start_step": start_step}, stop)
+def describe(cache: StreamClient, request: Mapping[str, Any], was: Dataset, stop: Stop) -> FlightInfo:
+    """The head's answer to a request. Raises DatasetChangedError if it is about another dataset."""
+    info = cache.get_flight_info(request, stop)
     now = info.dataset
     if now.fingerprint != was.fingerprint or now.rows != was.rows:
         raise DatasetChangedError(

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 from kubeflow_datacache.fetch.feed import MovedError
 from kubeflow_datacache.flight_info import FlightInfo
 from kubeflow_datacache.monitoring.stage_timer import StageTimer
-from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.order.epoch import Epoch, RowIndices, Share
 from kubeflow_datacache.order.plan import InterleavedRun, Plan, Run
 from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.block import DEFAULT, StepBlock
@@ -26,9 +27,23 @@ _BLOCK_ROWS: Final = 1 << 17
 
 
 class RowFeed(Protocol):
-    """The rows of a reader's share, by data node: a Feed, or the MixFeed of a mixture."""
+    """The rows of a reader's share, by data node: a Feed, a TakeFeed, or the MixFeed of a mixture."""
 
     info: FlightInfo
+
+    @property
+    def numbered(self) -> bool:
+        """Whether rows come only after want()."""
+        ...
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether another run should be wanted now, ahead of those that are taken."""
+        ...
+
+    def want(self, rows: int, numbers: Mapping[int, RowIndices]) -> None:
+        """Requests the rows of a run: the numbers of its rows by data node."""
+        ...
 
     @property
     def apart(self) -> bool:
@@ -122,21 +137,32 @@ class Merge:
                 self.reconnects, self.feed = self.reconnects + feed.reconnects, None
 
     def _walk(self, feed: RowFeed, step: int) -> Iterator[StepBlock]:
-        plan = Plan(self._epoch, self._share, feed.info.placement, apart=feed.apart)
-        row_bytes = feed.info.row_bytes
-        most = min(_BLOCK_ROWS, int(min(_BLOCK_BYTES, self._block_bytes) / row_bytes))
-        rows = 1  # the first run is a single step, so that the first batch comes early
+        plan = Plan(self._epoch, self._share, feed.info.placement, apart=feed.apart, numbered=feed.numbered)
+        runs = self._runs(plan, step, feed.info.row_bytes)
+        ahead: deque[Run | InterleavedRun] = deque()
         while not self._stopped:
             self._timer.set_producer("decode")
-            ahead = plan.next(step, rows)
-            if ahead is None:
+            while (not ahead or feed.wants_more) and (run := next(runs, None)) is not None:
+                if isinstance(run, InterleavedRun) and feed.numbered:
+                    feed.want(run.rows, run.numbers_by_node)
+                ahead.append(run)
+            if not ahead:
                 return
-            if isinstance(ahead, Run):
-                yield from self._pass(ahead, feed)
+            run = ahead.popleft()
+            if isinstance(run, Run):
+                yield from self._pass(run, feed)
             else:
-                rows = min(most, max(1, ahead.rows) * 4)
-                yield self._interleave(ahead, feed)
-            step = ahead.steps[-1] + 1
+                yield self._interleave(run, feed)
+
+    def _runs(self, plan: Plan, step: int, row_bytes: float) -> Iterator[Run | InterleavedRun]:
+        """The runs from a step on."""
+        most = min(_BLOCK_ROWS, int(min(_BLOCK_BYTES, self._block_bytes) / row_bytes))
+        rows = 1  # the first run is a single step, so that the first batch comes early
+        while (run := plan.next(step, rows)) is not None:
+            yield run
+            if isinstance(run, InterleavedRun):
+                rows = min(most, max(1, run.rows) * 4)
+            step = run.steps[-1] + 1
 
     def _pass(self, run: Run, feed: RowFeed) -> Iterator[StepBlock]:
         """Yields the complete steps of each message. Copies only small columns and steps that span messages."""

@@ -11,7 +11,9 @@ from typing import Self
 import pyarrow as pa
 
 from kubeflow_datacache.fetch.feed import Feed
+from kubeflow_datacache.fetch.take_feed import TakeFeed
 from kubeflow_datacache.flight_info import FlightInfo
+from kubeflow_datacache.order.epoch import RowIndices
 from kubeflow_datacache.order.mix import Mix
 from kubeflow_datacache.order.split import JoinedPlacement
 
@@ -22,16 +24,18 @@ class MixFeed:
     Make it with open(). schemas: of the batches of each part.
     """
 
-    def __init__(self, feeds: Sequence[Feed], order: Mix, schemas: Sequence[pa.Schema]) -> None:
+    def __init__(self, feeds: Sequence[Feed | TakeFeed], order: Mix, schemas: Sequence[pa.Schema]) -> None:
         self._feeds, self._order, self._schemas = feeds, order, schemas
         # for each node of the whole: its part, and its number within the part
         self._places = [(part, node) for part, feed in enumerate(feeds) for node in range(_nodes(feed))]
-        self.info = _joined([feed.info for feed in feeds], order.starts.tolist(), schemas[0])
+        joined = JoinedPlacement([feed.info.placement for feed in feeds], order.starts.tolist())
+        self.info = _joined([feed.info for feed in feeds], joined, schemas[0])
+        self._firsts = joined.firsts
 
     @classmethod
-    def open(cls, open_part: Callable[[int, int], Feed], order: Mix, schemas: Sequence[pa.Schema]) -> Self:
+    def open(cls, open_part: Callable[[int, int], Feed | TakeFeed], order: Mix, schemas: Sequence[pa.Schema]) -> Self:
         """Opens the feeds of all parts; open_part(part, first_key) opens that of one."""
-        feeds: list[Feed] = []
+        feeds: list[Feed | TakeFeed] = []
         try:
             for part in range(len(schemas)):
                 feeds.append(open_part(part, sum(map(_nodes, feeds))))
@@ -39,6 +43,26 @@ class MixFeed:
         except BaseException:
             _close(feeds)
             raise
+
+    @property
+    def numbered(self) -> bool:
+        """Whether rows come only after want()."""
+        return self._feeds[0].numbered
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether another run should be wanted now."""
+        return all(feed.wants_more for feed in self._feeds)
+
+    def want(self, rows: int, numbers: Mapping[int, RowIndices]) -> None:
+        """Requests the rows of a run: the numbers of its rows by data node."""
+        del rows
+        own: list[dict[int, RowIndices]] = [{} for _ in self._feeds]
+        for node, wanted in numbers.items():
+            part, local = self._places[node]
+            own[part][local] = wanted - self._firsts[part]
+        for feed, wanted in zip(self._feeds, own, strict=True):
+            feed.want(sum(map(len, wanted.values())), wanted)
 
     @property
     def apart(self) -> bool:
@@ -85,22 +109,22 @@ class MixFeed:
         _close(self._feeds)
 
 
-def _nodes(feed: Feed) -> int:
+def _nodes(feed: Feed | TakeFeed) -> int:
     return len(feed.info.placement.bounds)
 
 
-def _close(feeds: Sequence[Feed]) -> None:
+def _close(feeds: Sequence[Feed | TakeFeed]) -> None:
     for feed in feeds:  # all, before the first one is waited for
         feed.stop()
     for feed in feeds:
         feed.close()
 
 
-def _joined(infos: list[FlightInfo], starts: Sequence[int], schema: pa.Schema) -> FlightInfo:
+def _joined(infos: list[FlightInfo], placement: JoinedPlacement, schema: pa.Schema) -> FlightInfo:
     return replace(
         infos[0],
         schema=schema,
-        placement=JoinedPlacement([info.placement for info in infos], starts),
+        placement=placement,
         endpoints=(),
         records=sum(info.records for info in infos),
         nbytes=sum(info.nbytes for info in infos),

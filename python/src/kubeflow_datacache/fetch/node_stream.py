@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import threading
 from collections import deque
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from kubeflow_datacache.codes import CALL_ERRORS
 from kubeflow_datacache.errors import DataCacheError
+from kubeflow_datacache.fetch.exchange import busy_seconds
 from kubeflow_datacache.fetch.retry import Attempts
 from kubeflow_datacache.h2.connection import Progress
 from kubeflow_datacache.h2.reader import ChunkReader, Reader
@@ -183,7 +183,7 @@ class NodeStream:
                             " server, no row was passed on in their place"
                         ) from None
                     return
-                busy = unknown if app_metadata is None else _busy(app_metadata)
+                busy = unknown if app_metadata is None else busy_seconds(app_metadata)
                 transfer = reader.transfer if isinstance(reader, Reader) else math.inf
                 self._timer.message_received(self._key, busy, transfer=transfer, round_trip=self._progress.round_trip)
                 unknown = 0.0
@@ -207,8 +207,3 @@ class NodeStream:
             self._changed.notify_all()
             while self._bytes >= self._quota() and self._ready and not self._stop.is_set():
                 self._changed.wait()
-
-
-def _busy(app_metadata: pa.Buffer) -> float:
-    """Seconds that the data node worked on a message, from its app_metadata (docs/contract.md, DoGet)."""
-    return json.loads(app_metadata.to_pybytes().decode())["busy_us"] / 1e6

@@ -48,11 +48,11 @@ class Exchange:
         except (OSError, ProtocolError) as error:
             raise self._exception(error) from error
 
-    def read(self) -> pa.RecordBatch:
-        """Reads the next response. Raises an error if the server ends the call instead, and RefusedError for
-        dictionaries."""
+    def read(self) -> tuple[pa.RecordBatch, pa.Buffer | None]:
+        """Reads the next response, and its app_metadata. Raises an error if the server ends the call instead, and
+        RefusedError for dictionaries."""
         try:
-            return self._batches.next(self._open)[0]
+            return self._batches.next(self._open)
         except DictionaryError:
             raise RefusedError('the rows have dictionaries: give DataCache transport="grpc"') from None
         except StopIteration:

@@ -128,7 +128,7 @@ def placement(bounds: Bounds, split: Split | None, filtered: int) -> Placement:
 class JoinedPlacement:
     """The placement of a mixture, whose rows are those of all parts one after the other. starts: each part's first row.
 
-    The numbers of a part follow those of the part before it.
+    The numbers of a part follow those of the part before it. firsts: where they begin, by part.
     """
 
     scattered = True
@@ -137,20 +137,20 @@ class JoinedPlacement:
     def __init__(self, parts: Sequence[Placement], starts: Sequence[int]) -> None:
         self._parts, self._starts = parts, np.array(starts, np.int64)
         ends = [part.bounds[-1][1] if part.bounds else 0 for part in parts]
-        self._offsets = np.cumsum([0, *ends[:-1]], dtype=np.int64)
+        self.firsts = np.cumsum([0, *ends[:-1]], dtype=np.int64)
         self.bounds: Bounds = tuple(
             (int(offset) + start, int(offset) + end)
-            for part, offset in zip(parts, self._offsets, strict=True)
+            for part, offset in zip(parts, self.firsts, strict=True)
             for start, end in part.bounds
         )
 
     def numbers(self, rows: RowIndices) -> RowIndices:
         """The number of each row."""
-        if (self._offsets == self._starts).all() and not any(part.scattered for part in self._parts):
+        if (self.firsts == self._starts).all() and not any(part.scattered for part in self._parts):
             return rows
         part = np.searchsorted(self._starts, rows, side="right") - 1
         out = np.empty_like(rows)
         for i, own in enumerate(self._parts):
             chosen = np.flatnonzero(part == i)
-            out[chosen] = own.numbers(rows[chosen] - self._starts[i]) + self._offsets[i]
+            out[chosen] = own.numbers(rows[chosen] - self._starts[i]) + self.firsts[i]
         return out
