@@ -45,6 +45,20 @@ class Messages:
         }
         self.sent = {i: len(rows) for i, rows in self._rest.items() if rows}
         self._most, self._rng = rng.choice([1, 5, 40]), rng
+        self.numbered, self._wanted = rng.random() < 0.5, dict[int, list[int]]()
+        self._number = numbers
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether to be told of another run: at random."""
+        return self._rng.random() < 0.5
+
+    def want(self, rows: int, numbers: Mapping[int, Any]) -> None:
+        """Notes the numbers of the rows to take."""
+        assert self.numbered
+        assert rows == sum(map(len, numbers.values()))
+        for node, wanted in numbers.items():
+            self._wanted.setdefault(node, []).extend(wanted.tolist())
 
     def schema_of(self, step: int) -> pa.Schema:
         """The schema of all steps."""
@@ -55,6 +69,9 @@ class Messages:
         """Yields the next rows of a node in several parts."""
         while count:
             size = min(count, self._rng.randint(1, self._most))
+            if self.numbered:
+                asked, self._wanted[node] = self._wanted[node][:size], self._wanted[node][size:]
+                assert asked == [self._number[row] for row in self._rest[node][:size]]
             yield TABLE.take(pa.array(self._rest[node][:size], pa.int64()))
             self._rest[node], count = self._rest[node][size:], count - size
 
