@@ -134,7 +134,8 @@ type Source struct {
 // changed and whose rows were lost fails.
 type FilesSource struct {
 	// uris are folders, globs or files, such as s3://bucket/train/ or gs://bucket/*/part-*.parquet. In a folder, names that don't end in
-	// .parquet are left out, and what begins with _ or a dot.
+	// .parquet are left out, and what begins with _ or a dot. hf://owner/name[@revision][?config=name&split=name] is a data set on a
+	// Hugging Face hub.
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
@@ -242,7 +243,7 @@ type ServiceAccount struct {
 // StoreVariable is a plain environment variable of the object store's client.
 type StoreVariable struct {
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:Pattern=`^(AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+$`
+	// +kubebuilder:validation:Pattern=`^((AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+|HF_ENDPOINT)$`
 	Name string `json:"name"`
 	// +kubebuilder:validation:MaxLength=4096
 	Value string `json:"value"`

@@ -17,6 +17,7 @@ type Config struct {
 	S3    S3
 	GCS   GCS
 	Azure Azure
+	Hub   Hub
 	Retry Retry
 	// ObjectCache is the cache that remote objects are read through. Default: none.
 	ObjectCache blockcache.Config
@@ -100,6 +101,16 @@ type Azure struct {
 	Endpoint string
 	// Protocol is https or http, for an Endpoint that is a host. Default https.
 	Protocol string
+}
+
+// Hub configures access to data sets on a Hugging Face hub.
+type Hub struct {
+	// Endpoint is the URL of a hub or of a mirror of one. Default https://huggingface.co.
+	Endpoint string
+	// Token is an access token; TokenFile is the path of one, which is read for each request. With neither, only public data sets can be
+	// read.
+	Token     string
+	TokenFile string
 }
 
 // Retry configures the retries of requests that failed with a temporary error.

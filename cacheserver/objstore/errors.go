@@ -161,7 +161,7 @@ func missingHint(err error) string {
 
 // credentialsHint tells where the credentials for uri come from.
 func credentialsHint(uri string) string {
-	loc, err := parse(uri)
+	loc, err := parseFolder(uri)
 	if err != nil || loc.scheme == schemeFile {
 		return "the file's permissions and owner"
 	}
@@ -172,6 +172,10 @@ func credentialsHint(uri string) string {
 			"; without s3:ListBucket, S3 says the same of an object that does not exist"
 	case schemeGS:
 		return "the credentials (GOOGLE_APPLICATION_CREDENTIALS or the service account's identity) and that they allow storage.objects.get on " + object
+	}
+	if loc.scheme == schemeHub {
+		repo, _, _ := strings.Cut(loc.bucket, "@")
+		return "the token (HF_TOKEN, or HF_TOKEN_PATH) and that its account may read the data set " + repo + ": the owner of a gated one grants access on the data set's page"
 	}
 	return "the credentials (account key, SAS token or identity) and that they may read blobs of " + strings.TrimPrefix(loc.host+"/"+object, "/")
 }

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objstore reads objects by URI from S3, GCS, Azure and local files: it merges ranges into requests, retries them and counts
+// Package objstore reads objects by URI from S3, GCS, Azure, Hugging Face hubs and local files: it merges ranges into requests, retries them and counts
 // them.
 package objstore
 
@@ -193,6 +193,8 @@ func (s *Store) connectLocked(ctx context.Context, loc location) (bucket, error)
 		return newGCSBucket(ctx, s.cfg.GCS, s.client, loc.bucket)
 	case schemeAzure:
 		return newAzureBucket(s.cfg.Azure, s.client, loc)
+	case schemeHub:
+		return newHubBucket(s.cfg.Hub, s.client, loc.bucket)
 	}
 	return nil, fmt.Errorf("scheme %q: %w", loc.scheme, errors.ErrUnsupported)
 }

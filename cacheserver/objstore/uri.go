@@ -16,6 +16,7 @@ const (
 	schemeS3    = "s3"
 	schemeGS    = "gs"
 	schemeAzure = "azure"
+	schemeHub   = "hf"
 )
 
 var schemes = map[string]string{
@@ -23,6 +24,7 @@ var schemes = map[string]string{
 	"s3":   schemeS3, "s3a": schemeS3, "s3n": schemeS3,
 	"gs":   schemeGS,
 	"abfs": schemeAzure, "abfss": schemeAzure, "wasb": schemeAzure, "wasbs": schemeAzure,
+	"hf": schemeHub,
 }
 
 var hasScheme = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]*):(//|/)`)
@@ -49,11 +51,14 @@ func parse(uri string) (location, error) {
 	}
 	scheme, ok := schemes[strings.ToLower(m[1])]
 	if !ok {
-		return location{}, fmt.Errorf("read %s: scheme %q is not supported: use a path, file, s3, s3a, s3n, gs, abfs, abfss, wasb or wasbs", uri, m[1])
+		return location{}, fmt.Errorf("read %s: scheme %q is not supported: use a path, file, s3, s3a, s3n, gs, abfs, abfss, wasb, wasbs or hf", uri, m[1])
 	}
 	rest := uri[len(m[1])+1:]
 	if scheme == schemeFile {
 		return parseFile(uri, rest)
+	}
+	if scheme == schemeHub {
+		return parseHub(uri, rest)
 	}
 	authority, key, _ := strings.Cut(strings.TrimPrefix(rest, "//"), "/")
 	if !strings.HasPrefix(rest, "//") || authority == "" || key == "" {

@@ -40,8 +40,8 @@ func (f *sourceFlags) register(flags *pflag.FlagSet, env command.Env) {
 	flags.StringVar(&f.location.Namespace, "schema-name", env("SCHEMA_NAME"), "the table's namespace, levels joined by dots (env SCHEMA_NAME)")
 	flags.StringVar(&f.location.Table, "table-name", env("TABLE_NAME"), "the table's name (env TABLE_NAME)")
 	flags.StringArrayVar(&f.files, "files", addresses(env("FILES")),
-		"folder, glob or file of Parquet files that no table format describes, instead of --metadata, such as s3://bucket/train/ or 'data/*/part-*.parquet';\n"+
-			"may be repeated, for files that follow each other (env FILES, which may be a JSON list)")
+		"folder, glob or file of Parquet files that no table format describes, instead of --metadata, such as s3://bucket/train/ or 'data/*/part-*.parquet',\n"+
+			"or a data set on a Hugging Face hub: hf://owner/name[@revision][?config=name&split=name] (env HF_ENDPOINT, HF_TOKEN); may be repeated, for files that follow each other (env FILES, which may be a JSON list)")
 	flags.StringVar(&f.partitions, "partitions", env.Or("PARTITIONS", partitionsAuto), "auto makes columns of folder names of --files such as day=2026-01-31, off does not (env PARTITIONS)")
 	flags.StringToStringVar(&f.properties, "property", nil,
 		"Iceberg catalog or FileIO property, such as s3.endpoint=http://minio:9000 or token=...; may be repeated.\n"+

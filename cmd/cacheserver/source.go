@@ -94,6 +94,7 @@ func (f *sourceFlags) table(env command.Env) (*iceberg.Source, error) {
 	}
 	cfg, err := objstore.Config{
 		S3:     objstore.S3{Endpoint: env.Or("AWS_ENDPOINT_URL_S3", env.Or("AWS_ENDPOINT_URL", env("AWS_S3_ENDPOINT")))},
+		Hub:    objstore.Hub{Endpoint: env("HF_ENDPOINT"), Token: env("HF_TOKEN"), TokenFile: env("HF_TOKEN_PATH")},
 		CAFile: env("AWS_CA_BUNDLE"),
 
 		ObjectCache:  f.through,

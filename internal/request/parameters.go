@@ -38,7 +38,7 @@ var fluidNames = []string{
 }
 
 // storeName matches the variables of object stores' clients that DataCache.spec.arrow.env accepts.
-var storeName = regexp.MustCompile(`^(AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+$`)
+var storeName = regexp.MustCompile(`^((AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+|HF_ENDPOINT)$`)
 
 // queryNames maps the query parameters of a cache:// URI to the corresponding variables, folderNames those of a cache+ URI. PARTITIONS can
 // be set only there.
@@ -125,7 +125,7 @@ func (g parameters) addOwn(env []corev1.EnvVar) field.ErrorList {
 		case v.Name != StatusVariable && !IsParameter(v.Name):
 			errs = append(errs, field.Invalid(at.Child("name"), v.Name, "is no parameter of a cache; those are "+
 				strings.Join(slices.Concat(parameterNames, gateNames, fluidNames), ", ")+
-				" and what begins with AWS_, AZURE_, GCS_, GOOGLE_ or S3_; variables for training go into spec.trainer.env"))
+				" HF_ENDPOINT and what begins with AWS_, AZURE_, GCS_, GOOGLE_ or S3_; variables for training go into spec.trainer.env"))
 		case seen[v.Name]:
 			errs = append(errs, field.Duplicate(at.Child("name"), v.Name))
 		case v.ValueFrom != nil:

@@ -47,7 +47,8 @@ func TestParseRefuses(t *testing.T) {
 		{"filter in the query", trainJob("cache://s/t?filter=a+%26%26+b", location), []string{atURI, `"filter=a && b"`, "column 3", "unexpected character '&'"}},
 		{"long names", trainJob("cache://"+strings.Repeat("s", 600)+"/"+strings.Repeat("t", 600), location), []string{atURI, "1201 characters", "at most 1024"}},
 
-		{"files of another scheme", trainJob("cache+hf://org/name"), []string{atURI, `"cache+hf://org/name"`, "cache+s3://bucket/train/"}},
+		{"files of another scheme", trainJob("cache+http://host/name"), []string{atURI, `"cache+http://host/name"`, "cache+s3://bucket/train/"}},
+		{"a split of a folder", trainJob("cache+s3://b/t/?split=train"), []string{atURI, `"split"`, "columns, filter, partitions"}},
 		{"files without an address", trainJob("cache+"), []string{atURI, "must be cache+<address>"}},
 		{"files with a space", trainJob("cache+s3://b/a b/"), []string{atURI, "no spaces"}},
 		{"files at a snapshot", trainJob("cache+s3://b/t/?snapshot=7"), []string{atURI, `"snapshot"`, "columns, filter, partitions"}},

@@ -129,6 +129,11 @@ func TestParse(t *testing.T) {
 		{"files, partitions as by default", trainJob("cache+s3://bucket/train/?partitions=auto"), nil, folder(nil)},
 		{"files, a glob with what looks like an escape", trainJob("cache+gs://b/x=a%2Fb/*.parquet"), nil,
 			folder(func(_ *Request, a *v1alpha1.ArrowCache) { a.Source.Files.URIs[0] = "gs://b/x=a%2Fb/*.parquet" })},
+		{"a data set on a hub", trainJob("cache+hf://acme/books@v1?split=train&columns=a&config=en", "HF_ENDPOINT=http://hub"), nil,
+			folder(func(_ *Request, a *v1alpha1.ArrowCache) {
+				a.Source.Files.URIs[0], a.Columns = "hf://acme/books@v1?config=en&split=train", []string{"a"}
+				a.Env = []v1alpha1.StoreVariable{{Name: "HF_ENDPOINT", Value: "http://hub"}}
+			})},
 		{"columns with commas", trainJob(table, location, `COLUMNS=["a,b"," c ","[d]"]`), nil,
 			plain(func(_ *Request, a *v1alpha1.ArrowCache) { a.Columns = []string{"a,b", " c ", "[d]"} })},
 		{"columns with commas in the URI", trainJob(table+"?columns=%5B%22a%2Cb%22%5D", location), nil,

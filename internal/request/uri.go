@@ -27,7 +27,7 @@ const (
 
 const (
 	tableForm     = "must be cache://<schema>/<table>, with the levels of a schema joined by dots and, where wanted, ?columns=a,b&filter=...&snapshot=..."
-	folderForm    = "must be cache+<address>, such as cache+s3://bucket/train/ or cache+gs://bucket/*/part-*.parquet, with no spaces and, where wanted, ?columns=a,b&filter=...&partitions=off; addresses begin with s3, s3a, gs, abfs, abfss, wasb, wasbs or file"
+	folderForm    = "must be cache+<address>, such as cache+s3://bucket/train/ or cache+gs://bucket/*/part-*.parquet, with no spaces and, where wanted, ?columns=a,b&filter=...&partitions=off; addresses begin with s3, s3a, gs, abfs, abfss, wasb, wasbs or file; a data set on a Hugging Face hub is cache+hf://owner/name[@revision][?config=...&split=...]"
 	referenceForm = "must be datacache://<name> or datacache://<namespace>/<name>; several are separated by commas"
 )
 
@@ -82,7 +82,7 @@ func parseQuery(raw string) (query url.Values, reason string) {
 }
 
 // folderAddress matches the address of a cache+ URI.
-var folderAddress = regexp.MustCompile(`^(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|file)://.`)
+var folderAddress = regexp.MustCompile(`^(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|file|hf)://.`)
 
 // parseFolderURI parses a cache+ URI, or returns the reason why it is invalid. The address is not unescaped: escapes are part of the names of
 // objects. A question mark begins the query, so it can't be in a glob.
@@ -92,7 +92,27 @@ func parseFolderURI(uri string) (address string, query url.Values, reason string
 		return "", nil, folderForm
 	}
 	query, reason = parseQuery(rawQuery)
+	if strings.HasPrefix(address, hubScheme) {
+		if part := partOfDataset(query); part != "" {
+			address += "?" + part
+		}
+	}
 	return address, query, reason
+}
+
+// hubScheme is the beginning of the addresses of data sets on a Hugging Face hub.
+const hubScheme = "hf://"
+
+// partOfDataset takes what names a part of a data set out of a query.
+func partOfDataset(query url.Values) string {
+	part := url.Values{}
+	for _, name := range []string{"config", "split"} {
+		if values, ok := query[name]; ok {
+			part[name] = values
+			delete(query, name)
+		}
+	}
+	return part.Encode()
 }
 
 // tableName joins a schema and a table to DataCache.spec.arrow.table, or returns the reason why they are invalid.

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/source/glob"
+	"github.com/kubeflow/datacache/cacheserver/source/hub"
 )
 
 // file is a data file.
@@ -37,7 +39,7 @@ func (s *Source) list(ctx context.Context) (*listing, error) {
 	all := &listing{}
 	seen := map[string]bool{}
 	for _, uri := range s.Location.URIs {
-		part, err := listOne(ctx, s.Store, uri)
+		part, err := s.listAddress(ctx, uri)
 		if err != nil {
 			return nil, err
 		}
@@ -60,11 +62,41 @@ func (s *Source) list(ctx context.Context) (*listing, error) {
 	return all, nil
 }
 
+// listAddress lists the data files at an address, which may be that of a data set on a hub: then they are those of one commit.
+func (s *Source) listAddress(ctx context.Context, uri string) (*listing, error) {
+	if !hub.IsAddress(uri) {
+		return listOne(ctx, s.Store, uri)
+	}
+	address, err := hub.Parse(uri)
+	if err != nil {
+		return nil, err
+	}
+	if address.Path != "" {
+		root, err := s.Store.Pin(ctx, address.Folder())
+		if err != nil {
+			return nil, err
+		}
+		return listOne(ctx, s.Store, root+address.Path)
+	}
+	folder, err := hub.Find(ctx, s.Store, address)
+	if err != nil {
+		return nil, err
+	}
+	if folder.Note != "" && s.Log != nil {
+		s.Log.Info(folder.Note, "address", uri)
+	}
+	found := &listing{roots: []string{folder.Root}}
+	for _, e := range folder.Files {
+		found.files = append(found.files, file{e})
+	}
+	return found, refuse(uri, folder.Files)
+}
+
 // listOne lists the data files at an address.
 func listOne(ctx context.Context, store *objstore.Store, uri string) (*listing, error) {
 	root, pattern := uri, ""
-	if isGlob(uri) {
-		root, pattern = splitGlob(uri)
+	if glob.Has(uri) {
+		root, pattern = glob.Split(uri)
 	}
 	entries, err := collect(ctx, store, root)
 	if err != nil {
@@ -82,7 +114,7 @@ func listOne(ctx context.Context, store *objstore.Store, uri string) (*listing, 
 		switch {
 		case e.Path != "" && isHidden(e.Path):
 			found.hidden++
-		case pattern != "" && !matches(pattern, e.Path):
+		case pattern != "" && !glob.Matches(pattern, e.Path):
 		case pattern == "" && e.Path != "" && !strings.HasSuffix(e.Path, ".parquet"):
 			found.others, found.other = found.others+1, e.URI
 		default:

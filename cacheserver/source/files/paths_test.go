@@ -4,43 +4,15 @@
 package files
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/source/glob"
 )
-
-func TestGlobs(t *testing.T) {
-	paths := []string{"a.parquet", "b/a.parquet", "b/c/a.parquet", "b/c/d.txt", "[x]/a.parquet"}
-	tests := map[string][]string{
-		"*.parquet":       {"a.parquet"},
-		"*/a.parquet":     {"b/a.parquet", "[x]/a.parquet"},
-		"**/a.parquet":    {"a.parquet", "b/a.parquet", "b/c/a.parquet", "[x]/a.parquet"},
-		"b/**":            {"b/a.parquet", "b/c/a.parquet", "b/c/d.txt"},
-		"**/c/?.*":        {"b/c/a.parquet", "b/c/d.txt"},
-		"[a-c].parquet":   {"a.parquet"},
-		"[[]x]/*.parquet": {"[x]/a.parquet"},
-		"[":               nil,
-	}
-	for pattern, want := range tests {
-		got := slices.DeleteFunc(slices.Clone(paths), func(p string) bool { return !matches(pattern, p) })
-		if diff := cmp.Diff(want, slices.Clip(got), cmp.Transformer("nil", func(s []string) string { return strings.Join(s, " ") })); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", pattern, diff)
-		}
-	}
-	for uri, want := range map[string][2]string{
-		"s3://b/x/*.parquet": {"s3://b/x/", "*.parquet"}, "/data/day=*/f": {"/data/", "day=*/f"}, "*": {".", "*"}, "s3://b/**": {"s3://b/", "**"},
-	} {
-		if root, pattern := splitGlob(uri); root != want[0] || pattern != want[1] {
-			t.Errorf("%s is %q and %q, want %q", uri, root, pattern, want)
-		}
-	}
-}
 
 func TestColumnsOfFolderNames(t *testing.T) {
 	tests := map[string]struct {
@@ -84,7 +56,7 @@ func FuzzPaths(f *testing.F) {
 	f.Add("_delta_log/0.json", "metadata/1.metadata.json", "*")
 	f.Add("partial-train/0000.parquet", "_started_1", "[")
 	f.Fuzz(func(t *testing.T, a, b, pattern string) {
-		matches(pattern, a)
+		glob.Matches(pattern, a)
 		all := filesAt(a, b)
 		_ = refuse("s3://bucket/", []objstore.Entry{all[0].Entry, all[1].Entry})
 		fields, err := partitionFields(all)

@@ -14,6 +14,8 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
+
+	"github.com/kubeflow/datacache/cacheserver/source/hub"
 )
 
 // Kind is Pin.Kind.
@@ -39,7 +41,7 @@ type Pin struct {
 func newPin(location Location, roots []string, files []file) *Pin {
 	digest := sha256.New()
 	for _, f := range files {
-		fmt.Fprintf(digest, "%s\t%d\t%s\n", f.URI, f.Size, f.Version)
+		fmt.Fprintf(digest, "%s\t%d\t%s\n", hub.WithoutCommit(f.URI), f.Size, f.Version)
 	}
 	return &Pin{V: pinVersion, Kind: Kind, Location: location, Roots: roots, Files: len(files), Hash: hex.EncodeToString(digest.Sum(nil))}
 }

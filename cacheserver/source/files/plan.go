@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/cacheserver/source/hub"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 	"github.com/kubeflow/datacache/cacheserver/source/scan"
 )
@@ -75,7 +76,7 @@ func (s *Source) plan(ctx context.Context, found *listing, progress func(done, t
 
 // partitions returns the columns of folder names.
 func (p *planner) partitions() ([]arrow.Field, error) {
-	if p.source.Location.Plain {
+	if p.source.Location.Plain || slices.ContainsFunc(p.source.Location.URIs, hub.IsAddress) { // datasets makes no columns of them either
 		return nil, nil
 	}
 	return partitionFields(p.files)

@@ -28,9 +28,14 @@ type Repo struct {
 	// is neither is open to everybody.
 	Private, Gated bool
 	Files          map[string]File
+	// Converted are the files of the branch refs/convert/parquet; empty: there is no such branch.
+	Converted map[string]File
 	// Info is the JSON object of the repository's description, its tree and its commits; empty: those of Files.
 	Info string
 }
+
+// ConvertedCommit is the name of the commit of Converted.
+func (r *Repo) ConvertedCommit() string { return strings.Repeat("c", 40) }
 
 // File is a file of a repository.
 type File struct {

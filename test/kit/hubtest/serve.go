@@ -24,6 +24,8 @@ type visit struct {
 	out   http.ResponseWriter
 	token string
 	repo  *Repo
+	files map[string]File // of the revision
+	sha   string          // its commit
 }
 
 func (h *Hub) serve(w http.ResponseWriter, r *http.Request) {
@@ -65,6 +67,7 @@ func (h *Hub) serve(w http.ResponseWriter, r *http.Request) {
 func (v *visit) find(kind, id string) bool {
 	v.repo = v.hub.repos[kind+"/"+id]
 	if v.repo != nil && (!v.repo.Private || v.reads()) {
+		v.files, v.sha = v.repo.Files, v.repo.Commit()
 		return true
 	}
 	status := http.StatusNotFound
@@ -94,10 +97,14 @@ func (v *visit) mayRead() bool {
 	return false
 }
 
-// hasRevision refuses a request for another revision than main or the commit.
+// hasRevision refuses a request for another revision than main, the conversion or a commit of theirs.
 func (v *visit) hasRevision(encoded string) bool {
 	revision, err := url.PathUnescape(encoded)
 	if err == nil && (revision == "main" || revision == v.repo.Commit()) {
+		return true
+	}
+	if v.repo.Converted != nil && (revision == "refs/convert/parquet" || revision == v.repo.ConvertedCommit()) {
+		v.files, v.sha = v.repo.Converted, v.repo.ConvertedCommit()
 		return true
 	}
 	v.fail(http.StatusNotFound, "RevisionNotFound", "Invalid rev id")
@@ -143,11 +150,11 @@ func (v *visit) api(kind, id string, rest []string) {
 
 func (v *visit) info() {
 	var siblings []any
-	for _, name := range slices.Sorted(maps.Keys(v.repo.Files)) {
+	for _, name := range slices.Sorted(maps.Keys(v.files)) {
 		siblings = append(siblings, map[string]any{"rfilename": name})
 	}
 	v.json(map[string]any{
-		"_id": "0", "id": v.repo.ID, "modelId": v.repo.ID, "sha": v.repo.Commit(), "private": v.repo.Private, "gated": v.repo.Gated, "disabled": false,
+		"_id": "0", "id": v.repo.ID, "modelId": v.repo.ID, "sha": v.sha, "private": v.repo.Private, "gated": v.repo.Gated, "disabled": false,
 		"downloads": 0, "likes": 0, "tags": []any{}, "siblings": siblings, "createdAt": "2026-01-01T00:00:00.000Z", "lastModified": "2026-01-01T00:00:00.000Z",
 		"avatar": v.hub.URL + "/avatar.png",
 	})
@@ -155,7 +162,7 @@ func (v *visit) info() {
 
 // entry describes a file as trees do.
 func (v *visit) entry(name string) map[string]any {
-	f := v.repo.Files[name]
+	f := v.files[name]
 	e := map[string]any{"type": "file", "oid": f.etag()[:40], "size": len(f.Text), "path": name}
 	if f.LFS {
 		e["lfs"] = map[string]any{"oid": f.etag(), "size": len(f.Text), "pointerSize": 134}
@@ -167,7 +174,7 @@ func (v *visit) entry(name string) map[string]any {
 func (v *visit) tree(dir string) {
 	recursive := strings.EqualFold(v.URL.Query().Get("recursive"), "true") || v.URL.Query().Get("recursive") == "1"
 	all := map[string]map[string]any{}
-	for name := range v.repo.Files {
+	for name := range v.files {
 		inside := name
 		if dir != "" {
 			var below bool
@@ -221,7 +228,7 @@ func (v *visit) pathsInfo() {
 	}
 	entries := []any{}
 	for _, name := range asked.Paths {
-		if _, ok := v.repo.Files[name]; ok {
+		if _, ok := v.files[name]; ok {
 			entries = append(entries, v.entry(name))
 		}
 	}
@@ -233,9 +240,9 @@ func (v *visit) resolve(kind, id, revision, encoded string) {
 		return
 	}
 	header := v.out.Header()
-	header.Set("X-Repo-Commit", v.repo.Commit())
+	header.Set("X-Repo-Commit", v.sha)
 	name, err := url.PathUnescape(encoded)
-	f, ok := v.repo.Files[name]
+	f, ok := v.files[name]
 	if err != nil || !ok {
 		v.fail(http.StatusNotFound, "EntryNotFound", "Entry not found")
 		return
@@ -261,7 +268,11 @@ func (h *Hub) serveCDN(w http.ResponseWriter, r *http.Request) {
 	}
 	parts := strings.SplitN(strings.TrimPrefix(r.URL.Path, "/"), "/", 4)
 	repo := h.repos[strings.Join(parts[:3], "/")]
-	h.send(w, r, parts[3], repo.Files[parts[3]].Text)
+	f, ok := repo.Files[parts[3]]
+	if !ok {
+		f = repo.Converted[parts[3]]
+	}
+	h.send(w, r, parts[3], f.Text)
 }
 
 // send sends a file's bytes.

@@ -28,7 +28,8 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         storage_uri: cache://<schema>/<table>, instead of the two names; cache+<source>?partitions=off, instead of
             source; or datacache://[<namespace>/]<name> for an existing DataCache, or several separated by commas, and
             then no other argument but ready_timeout.
-        source: a folder, glob or file of Parquet files that belong to no table, such as "s3://bucket/train/". Then
+        source: a folder, glob or file of Parquet files that belong to no table, such as "s3://bucket/train/", or a data
+            set on a Hugging Face hub: "hf://owner/name[@revision][?config=name&split=name]". Then
             neither metadata_loc, catalog_uri, snapshot_id nor names of a table may be given.
         columns: columns to keep, in this order; None keeps all.
         filter: rows to keep, as in SQL's WHERE: "label >= 1 AND lang = 'en'".
@@ -121,10 +122,10 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         given = [name for name in others if getattr(self, name)] + ["table_name and schema_name"] * bool(table)
         if given:
             raise ValueError(f"{storage_uri} names plain files, which belong to no table: leave {', '.join(given)} out")
-        if not re.fullmatch(r"cache\+(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|file)://\S+", storage_uri):
+        if not re.fullmatch(r"cache\+(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|file|hf)://\S+", storage_uri):
             raise ValueError(
                 f"{storage_uri.removeprefix('cache+')!r} is no address of files: it must be a folder, glob or file such"
-                " as s3://bucket/train/"
+                " as s3://bucket/train/, or a data set on a hub such as hf://owner/name?split=train"
             )
         self.storage_uri = storage_uri
 

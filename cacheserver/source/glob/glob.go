@@ -1,18 +1,19 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package files
+// Package glob matches paths with patterns: *, ? and [a-z] stand for parts of a name, ** for any number of folders.
+package glob
 
 import (
 	"path"
 	"strings"
 )
 
-// isGlob reports whether an address has characters with a meaning in globs.
-func isGlob(uri string) bool { return strings.ContainsAny(uri, "*?[") }
+// Has reports whether an address has characters with a meaning in globs.
+func Has(uri string) bool { return strings.ContainsAny(uri, "*?[") }
 
-// splitGlob splits a glob into the folder above its first pattern and the patterns, divided by slashes.
-func splitGlob(uri string) (root, pattern string) {
+// Split splits a glob into the folder above its first pattern and the patterns, divided by slashes.
+func Split(uri string) (root, pattern string) {
 	at := strings.LastIndexByte(uri[:strings.IndexAny(uri, "*?[")], '/')
 	if at < 0 {
 		return ".", uri
@@ -20,8 +21,8 @@ func splitGlob(uri string) (root, pattern string) {
 	return uri[:at+1], uri[at+1:]
 }
 
-// matches reports whether a path matches a pattern.
-func matches(pattern, p string) bool {
+// Matches reports whether a path matches a pattern.
+func Matches(pattern, p string) bool {
 	return matchParts(strings.Split(pattern, "/"), strings.Split(p, "/"))
 }
 
