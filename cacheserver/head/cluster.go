@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
@@ -28,6 +29,8 @@ type cluster struct {
 	state
 	filters filters
 	trace   loadTrace
+
+	moved chan struct{} // has a value after a node has joined or left, for gatherer
 }
 
 // planning records the progress of planning, in files.
@@ -111,7 +114,11 @@ func (c *cluster) loadedLocked(index int, l peer.Loaded, now time.Time) error {
 	if !c.data.loads(l.Plan) {
 		return nil
 	}
-	if err := c.data.loaded(index, l, now); err != nil {
+	conflict, err := c.data.loaded(index, l, now)
+	if conflict != "" {
+		c.failLocked(fmt.Sprintf("data node %d (%s): %s", index, c.members[index].address, conflict))
+	}
+	if conflict != "" || err != nil {
 		return err
 	}
 	for i := range c.members {
@@ -125,16 +132,28 @@ func (c *cluster) loadedLocked(index int, l peer.Loaded, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		ready := &peer.Ready{Plan: c.data.plan.fingerprint, Record: c.data.record}
-		c.members.tell(peer.ToNode{Ready: ready}, func(int) bool { return true })
+		c.keepLoadedLocked()
 	}
 	return nil
+}
+
+// keepLoadedLocked has the nodes keep what they have loaded, now that the cache is Ready.
+func (c *cluster) keepLoadedLocked() {
+	for part := range c.members {
+		keep := peer.ToNode{Keep: c.data.loadedPart(part)}
+		for _, node := range assign.Keepers(part, len(c.members)) {
+			c.members[node].session.tell(keep)
+		}
+	}
+	ready := &peer.Ready{Plan: c.data.plan.fingerprint, Outline: c.data.outline}
+	c.members.tell(peer.ToNode{Ready: ready}, func(int) bool { return true })
 }
 
 // leave records that a node's session has ended. It returns whether that is because the head stops.
 func (c *cluster) leave(s *session, reason string, now time.Time) (stopping bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	s.close(status.Error(codes.Unavailable, reason))
 	if c.members[s.index].session == s {
 		c.loseLocked(s.index, reason, now)
 	}
@@ -147,6 +166,7 @@ func (c *cluster) loseLocked(index int, reason string, now time.Time) {
 	c.members[index].lose(reason, now)
 	c.filters.wake()
 	c.data.reset(index)
+	c.wakeGatherer()
 }
 
 // failLocked fails the cache and tells every node to free its part of the plan. Later reasons are ignored.

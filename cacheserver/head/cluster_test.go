@@ -33,20 +33,26 @@ func newCluster(t *testing.T, n int) *cluster {
 }
 
 // splits10 returns a plan of n splits of 10 rows each over the nodes, with one int64 column.
-func splits10(nodes, n int) *tablePlan {
-	p := &tablePlan{
-		fingerprint: fmt.Sprintf("plan-%d-%d", nodes, n), dataset: protocol.Dataset{TableUUID: "u", Snapshot: 7},
-		Plan: source.Plan{
-			Schema: arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}}, nil),
-		},
+func splits10(t *testing.T, nodes, n int) *tablePlan {
+	t.Helper()
+	planned := &source.Plan{
+		Version:  source.Version{Pin: json.RawMessage(`{}`)},
+		Identity: source.Identity{UUID: "u", Snapshot: 7},
+		Schema:   arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}}, nil),
 	}
-	weights := make([]int64, n)
 	for i := range n {
-		weights[i] = 80
-		p.Splits = append(p.Splits, source.Split{File: fmt.Sprintf("f%d", i), Rows: 10, Bytes: 80, Exact: true})
+		planned.Splits = append(planned.Splits, source.Split{File: fmt.Sprintf("f%d", i), Rows: 10, Bytes: 80, Exact: true})
 	}
-	p.runs, p.encoded = assign.ByWeight(weights, nodes), make([]json.RawMessage, n)
+	p, err := newPlan(planned, nodes)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return p
+}
+
+// hash10 is the hash of a split that a fake node reports.
+func hash10(prefix string, split int) []byte {
+	return []byte(fmt.Sprintf("%-*s", digestSize, fmt.Sprint(prefix, split)))[:digestSize]
 }
 
 // fakeNode simulates a data node.
@@ -73,7 +79,7 @@ func (f *fakeNode) load(hash string) {
 	a := f.assignment()
 	var done []peer.SplitDone
 	for i := range a.Splits {
-		done = append(done, peer.SplitDone{Split: a.First + i, Rows: 10, Bytes: 80, Hash: fmt.Sprint(hash, a.First+i)})
+		done = append(done, peer.SplitDone{Split: a.First + i, Rows: 10, Bytes: 80, Hash: hash10(hash, a.First+i)})
 	}
 	f.send(peer.ToHead{Progress: &peer.Progress{Plan: a.Plan, Done: done}})
 	rows := int64(10 * len(done))
@@ -82,16 +88,25 @@ func (f *fakeNode) load(hash string) {
 
 func (f *fakeNode) assignment() *peer.Assign {
 	f.t.Helper()
-	select {
-	case m := <-f.s.out:
-		if m.Assign != nil {
-			return m.Assign
-		}
-		f.t.Fatalf("node %d was told %+v, want an assignment", f.index, m)
-	default:
-		f.t.Fatalf("node %d was not told anything, want an assignment", f.index)
+	m, told := f.next()
+	if m.Assign == nil {
+		f.t.Fatalf("node %d was told %+v (%t), want an assignment", f.index, m, told)
 	}
-	return nil
+	return m.Assign
+}
+
+// next returns the next message to the node, apart from parts to keep, if there is one.
+func (f *fakeNode) next() (m peer.ToNode, told bool) {
+	for {
+		select {
+		case m = <-f.s.out:
+			if m.Keep == nil {
+				return m, true
+			}
+		default:
+			return peer.ToNode{}, false
+		}
+	}
 }
 
 func (f *fakeNode) send(m peer.ToHead) {
@@ -116,7 +131,7 @@ func expectState(t *testing.T, c *cluster, want protocol.State, reason string) {
 func readyCluster(t *testing.T, nodes, splits int) (*cluster, []*fakeNode) {
 	t.Helper()
 	c := newCluster(t, nodes)
-	c.setPlan(splits10(nodes, splits), nil, start)
+	c.setPlan(splits10(t, nodes, splits), start)
 	var all []*fakeNode
 	for i := range nodes {
 		n := &fakeNode{t: t, c: c, index: i, incarnation: fmt.Sprint("first", i)}
@@ -126,7 +141,7 @@ func readyCluster(t *testing.T, nodes, splits int) (*cluster, []*fakeNode) {
 	}
 	expectState(t, c, protocol.StateReady, "ready")
 	for _, n := range all {
-		if m := <-n.s.out; m.Ready == nil || m.Ready.Plan != c.data.plan.fingerprint {
+		if m, _ := n.next(); m.Ready == nil || m.Ready.Plan != c.data.plan.fingerprint {
 			t.Errorf("node %d was told %+v, want that the cache is ready", n.index, m)
 		}
 	}
@@ -140,7 +155,7 @@ func TestLifeOfACache(t *testing.T) {
 	expectState(t, c, protocol.StatePlanning, "3/4 files")
 	a := &fakeNode{t: t, c: c, index: 0, incarnation: "a"}
 	a.join(nil) // before there is a plan
-	c.setPlan(splits10(2, 4), nil, start)
+	c.setPlan(splits10(t, 2, 4), start)
 	expectState(t, c, protocol.StateLoading, "loading 0% (0/4 splits); waiting for data node 1 to join")
 	a.load("h")
 	expectState(t, c, protocol.StateLoading, "loading 50% (2/4 splits); waiting for data node 1 to join")
@@ -205,9 +220,9 @@ func TestOtherRowsAfterARestartFail(t *testing.T) {
 	again := &fakeNode{t: t, c: c, index: 0, incarnation: "second"}
 	again.join(nil)
 	a := again.assignment()
-	again.send(peer.ToHead{Progress: &peer.Progress{Plan: a.Plan, Done: []peer.SplitDone{{Split: 0, Rows: 10, Hash: "other"}}}})
+	again.send(peer.ToHead{Progress: &peer.Progress{Plan: a.Plan, Done: []peer.SplitDone{{Split: 0, Rows: 10, Hash: hash10("other", 0)}}}})
 	expectState(t, c, protocol.StateFailed, "f0 row group 0 holds other rows")
-	m := <-again.s.out
+	m, _ := again.next()
 	if m.Abort == nil || m.Abort.Final {
 		t.Errorf("the node was told %+v, want to give up", m)
 	}
@@ -215,11 +230,11 @@ func TestOtherRowsAfterARestartFail(t *testing.T) {
 
 func TestMissingRowsFail(t *testing.T) {
 	c := newCluster(t, 1)
-	c.setPlan(splits10(1, 1), nil, start)
+	c.setPlan(splits10(t, 1, 1), start)
 	n := &fakeNode{t: t, c: c, incarnation: "a"}
 	n.join(nil)
 	a := n.assignment()
-	n.send(peer.ToHead{Progress: &peer.Progress{Plan: a.Plan, Done: []peer.SplitDone{{Split: 0, Rows: 9, Hash: "x"}}}})
+	n.send(peer.ToHead{Progress: &peer.Progress{Plan: a.Plan, Done: []peer.SplitDone{{Split: 0, Rows: 9, Hash: hash10("x", 0)}}}})
 	expectState(t, c, protocol.StateFailed, "has 10 rows, but 9 were loaded")
 }
 
@@ -239,7 +254,7 @@ func TestPlanOfAFailedCacheIsNotDealt(t *testing.T) {
 	n := &fakeNode{t: t, c: c, incarnation: "a"}
 	n.join(nil)
 	c.failLocked("too late")
-	c.setPlan(splits10(1, 1), nil, start)
+	c.setPlan(splits10(t, 1, 1), start)
 	if m := <-n.s.out; m.Abort == nil {
 		t.Errorf("the node was told %+v first, want to give up", m)
 	}
@@ -261,7 +276,7 @@ func TestSilentNodeIsLost(t *testing.T) {
 
 func TestNodesThatNeverCome(t *testing.T) {
 	c := newCluster(t, 3)
-	c.setPlan(splits10(3, 3), nil, start)
+	c.setPlan(splits10(t, 3, 3), start)
 	(&fakeNode{t: t, c: c, index: 1, incarnation: "b"}).join(nil)
 	c.tick(start.Add(59 * time.Second))
 	expectState(t, c, protocol.StateLoading, "waiting for data node 0, 1, 2") // node 1 has become silent
@@ -275,13 +290,13 @@ func TestTroubleIsToldAndBounded(t *testing.T) {
 	c := newCluster(t, 1)
 	c.planningTrouble("catalog answered 503")
 	expectState(t, c, protocol.StatePlanning, "planning: catalog answered 503")
-	c.setPlan(splits10(1, 2), nil, start)
+	c.setPlan(splits10(t, 1, 2), start)
 	n := &fakeNode{t: t, c: c, incarnation: "a"}
 	n.join(nil)
-	n.send(peer.ToHead{Progress: &peer.Progress{Plan: "plan-1-2", Trouble: "f0: 503"}})
+	n.send(peer.ToHead{Progress: &peer.Progress{Plan: c.data.plan.fingerprint, Trouble: "f0: 503"}})
 	expectState(t, c, protocol.StateLoading, "loading 0% (0/2 splits); data node 0: f0: 503")
 	later := start.Add(11 * time.Minute)
-	if err := c.apply(n.s, peer.ToHead{Progress: &peer.Progress{Plan: "plan-1-2", Trouble: "f0: 503"}}, later); err != nil {
+	if err := c.apply(n.s, peer.ToHead{Progress: &peer.Progress{Plan: c.data.plan.fingerprint, Trouble: "f0: 503"}}, later); err != nil {
 		t.Fatal(err)
 	}
 	c.tick(later)
@@ -294,7 +309,7 @@ func TestTroubleIsToldAndBounded(t *testing.T) {
 	if !again.assignment().Ready {
 		t.Error("a node that reloads is not told so")
 	}
-	if err := ready.apply(again.s, peer.ToHead{Progress: &peer.Progress{Plan: "plan-1-2", Trouble: "f0: 503"}}, later); err != nil {
+	if err := ready.apply(again.s, peer.ToHead{Progress: &peer.Progress{Plan: c.data.plan.fingerprint, Trouble: "f0: 503"}}, later); err != nil {
 		t.Fatal(err)
 	}
 	ready.tick(later)

@@ -26,3 +26,9 @@ type Config struct {
 
 // FilterComparisons is the default of Config.FilterComparisons: one to two minutes of a core.
 const FilterComparisons = 100_000_000_000
+
+// Limits of a cache.
+const (
+	MostNodes  = 1000
+	MostSplits = 2_000_000
+)

@@ -4,12 +4,16 @@
 package head
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
@@ -39,30 +43,30 @@ type dataset struct {
 
 	nodes       []load // by node
 	plan        *tablePlan
-	origin      origin           // of plan
-	record      []byte           // of plan, to be stored by the nodes
-	footers     [2]int           // files planned so far, and all files
-	splits      []peer.SplitDone // by split; the hash is empty until the split is reported
-	ready       bool             // every row has been in memory
-	progressed  time.Time        // when planning or loading last made progress
-	trouble     string           // why planning makes no progress
-	planFailure string           // why planning failed; a node may still bring a plan
-	failure     string           // why the cache failed
-	served      *view            // what responses are made from; nil until one is, and after a node was reset
+	origin      origin    // of plan
+	outline     []byte    // of plan, encoded, to be kept by the nodes
+	footers     [2]int    // files planned so far, and all files
+	ready       bool      // every row has been in memory
+	progressed  time.Time // when planning or loading last made progress
+	trouble     string    // why planning makes no progress
+	planFailure string    // why planning failed; a node may still bring a plan
+	failure     string    // why the cache failed
+	served      *view     // what responses are made from; nil until one is, and after a node was reset
 }
 
-// load is the state of one node with respect to a dataset: the plan whose record was requested from it, or its part of the plan and
-// the progress of loading that.
+// load is the state of one node with respect to a dataset: the plan that it holds, if the head wants that, or its part of the plan and the
+// progress of loading that.
 type load struct {
-	recalled    origin // origin of the plan whose record the head requested from the node; noPlan if it requested none
+	recalled    origin // of the plan that the node holds, while the head gathers it; noPlan if it does not
 	assigned    bool   // its part was sent to it
 	loaded      bool   // its part is in memory
 	rows        int64  // of all its splits, once it is loaded
 	reported    int64  // of the splits in done
 	bytes       int64
 	columnBytes []int64
-	done        map[int]bool // splits reported over the node's session
-	trouble     string       // why it makes no progress
+	done        []bool // splits of its part reported over the node's session
+	count       int    // of them
+	trouble     string // why it makes no progress
 }
 
 // newDataset returns a dataset without a plan; request is the fingerprint of what is to be cached.
@@ -84,49 +88,66 @@ func (d *dataset) report(node int, p peer.Progress, now time.Time) (conflict str
 		d.progressed = now
 	}
 	run := d.plan.runs[node]
+	if len(p.Done) > 0 && !l.assigned {
+		return "", status.Errorf(codes.InvalidArgument, "data node %d reports splits before it was assigned any", node)
+	}
 	for _, done := range p.Done {
-		if done.Split < run.First || done.Split >= run.End || done.Rows < 0 || done.Hash == "" {
-			return "", status.Errorf(codes.InvalidArgument, "data node %d reports split %d, which is not its own", node, done.Split)
+		if done.Split < run.First || done.Split >= run.End || done.Rows < 0 || len(done.Hash) != digestSize {
+			return "", status.Errorf(codes.InvalidArgument, "data node %d reports split %d with %d rows and a hash of %d bytes, which is not its own: want a split of %d to %d and %d bytes", node, done.Split, done.Rows, len(done.Hash), run.First, run.End-1, digestSize)
 		}
 		if conflict := d.conflict(done); conflict != "" {
 			return conflict, nil
 		}
-		d.splits[done.Split] = done
-		if !l.done[done.Split] {
+		now := &d.plan.splits[done.Split]
+		now.rows, now.loaded = done.Rows, true
+		copy(now.hash[:], done.Hash)
+		if first := done.Split - run.First; !l.done[first] {
+			l.done[first] = true
 			l.reported += done.Rows
+			l.count++
 		}
-		l.done[done.Split] = true
 	}
 	return "", nil
 }
 
 // conflict describes the mismatch between a split and its earlier load, if there is one.
 func (d *dataset) conflict(done peer.SplitDone) string {
-	split := d.plan.Splits[done.Split]
-	if split.Exact && done.Rows != split.Rows {
-		return fmt.Sprintf("%s has %d rows, but %d were loaded", split, split.Rows, done.Rows)
+	before := &d.plan.splits[done.Split]
+	var wrong string
+	switch {
+	case before.exact >= 0 && done.Rows != before.exact:
+		wrong = fmt.Sprintf("has %d rows, but %d were loaded", before.exact, done.Rows)
+	case before.loaded && (!bytes.Equal(before.hash[:], done.Hash) || before.rows != done.Rows):
+		wrong = fmt.Sprintf("holds other rows than when it was first loaded (%d now, %d then); the file was changed, so start a new cache", done.Rows, before.rows)
+	default:
+		return ""
 	}
-	before := d.splits[done.Split]
-	if before.Hash != "" && (before.Hash != done.Hash || before.Rows != done.Rows) {
-		return fmt.Sprintf("%s holds other rows than when it was first loaded (%d now, %d then); the file was changed, so start a new cache", split, done.Rows, before.Rows)
+	split, err := d.plan.split(done.Split)
+	if err != nil {
+		return fmt.Sprintf("split %d %s", done.Split, wrong)
 	}
-	return ""
+	return fmt.Sprintf("%s %s", split, wrong)
 }
 
-// loaded records that a node has loaded its part; it must have reported all splits of it.
-func (d *dataset) loaded(node int, message peer.Loaded, now time.Time) error {
+// loaded records that a node has loaded its part; it must have reported all splits of it. conflict describes a mismatch with the rows that
+// the cache had when it was Ready.
+func (d *dataset) loaded(node int, message peer.Loaded, now time.Time) (conflict string, err error) {
 	l, run := &d.nodes[node], d.plan.runs[node]
 	var rows int64
-	for _, done := range d.splits[run.First:run.End] {
-		rows += done.Rows
+	splits := d.plan.splits[run.First:run.End]
+	for i := range splits {
+		rows += splits[i].rows
 	}
-	if len(l.done) != run.Len() || message.Rows != rows || len(message.ColumnBytes) != d.plan.Schema.NumFields() {
-		return status.Errorf(codes.InvalidArgument, "data node %d says it is loaded with %d rows, but reported %d of %d splits with %d rows", node, message.Rows, len(l.done), run.Len(), rows)
+	if l.count != run.Len() || message.Rows != rows || len(message.ColumnBytes) != d.plan.Schema.NumFields() {
+		return "", status.Errorf(codes.InvalidArgument, "data node %d says it is loaded with %d rows, but reported %d of %d splits with %d rows", node, message.Rows, l.count, run.Len(), rows)
+	}
+	if sums := d.plan.outline.Loaded; sums != nil && !bytes.Equal(digest(encodeLoaded(splits)), sums[node]) {
+		return fmt.Sprintf("its part of %d splits holds other rows than when it was first loaded; a file was changed, so start a new cache", run.Len()), nil
 	}
 	d.served = nil
 	l.loaded, l.rows, l.bytes, l.columnBytes, l.trouble = true, message.Rows, message.Bytes, message.ColumnBytes, ""
 	d.progressed = now
-	return nil
+	return "", nil
 }
 
 // wants reports whether the plan that a node holds should replace the dataset's.
@@ -137,43 +158,76 @@ func (d *dataset) wants(held *peer.Held) bool {
 	return held.Ready || d.plan == nil || held.Plan != d.plan.fingerprint
 }
 
-// adopt makes p the dataset's plan in place of any other. If the cache was Ready with this plan before, done has the splits from that
-// time.
-func (d *dataset) adopt(p *tablePlan, from origin, encoded []byte, done []peer.SplitDone, now time.Time) {
+// adopt makes p the dataset's plan in place of any other.
+func (d *dataset) adopt(p *tablePlan, from origin, now time.Time) error {
+	encoded, err := json.Marshal(p.outline)
+	if err != nil {
+		return fmt.Errorf("encode the plan's outline: %w", err)
+	}
 	if d.origin == noPlan {
 		close(d.planned)
 	}
-	d.plan, d.origin, d.record, d.progressed, d.served = p, from, encoded, now, nil
-	d.splits = make([]peer.SplitDone, len(p.Splits))
-	copy(d.splits, done)
-	if from == readyPlan && len(done) == len(p.Splits) {
-		d.ready = true
-	}
+	d.plan, d.origin, d.outline, d.progressed, d.served = p, from, encoded, now, nil
+	d.ready = from == readyPlan
 	d.failure, d.planFailure = "", ""
+	return nil
 }
 
-// complete records that every row is in memory. The record of the plan then has the hashes of all splits: from now on clients may
+// complete records that every row is in memory. The outline of the plan then has the digests of all splits' hashes: from now on clients may
 // use these rows, so they must be reproducible, whichever process is lost.
 func (d *dataset) complete() error {
-	encoded, err := encodeRecord(d.plan, d.splits)
-	if err == nil {
-		d.ready, d.origin, d.record = true, readyPlan, encoded
+	var err error
+	if d.plan.outline.Loaded, err = d.plan.sums(); err != nil {
+		return err
 	}
-	return err
+	encoded, err := json.Marshal(d.plan.outline)
+	if err != nil {
+		return fmt.Errorf("encode the plan's outline: %w", err)
+	}
+	d.ready, d.origin, d.outline = true, readyPlan, encoded
+	return nil
 }
 
 // reset clears the state of a node, which then starts anew.
-func (d *dataset) reset(node int) { d.nodes[node], d.served = load{done: map[int]bool{}}, nil }
+func (d *dataset) reset(node int) { d.nodes[node], d.served = load{}, nil }
 
-// assign returns a node's part of the plan and records that the node is expected to load it.
-func (d *dataset) assign(node int, salt []byte) *peer.Assign {
+// assign returns a node's part of the plan, and the parts that it is to keep besides what it has, and records that the node is expected to
+// load its part. held is what the node held when it joined, nil if it has been assigned another plan since.
+func (d *dataset) assign(node int, salt []byte, held *peer.Held) (*peer.Assign, []*peer.Keep) {
 	d.reset(node)
-	d.nodes[node].assigned = true
 	run := d.plan.runs[node]
-	return &peer.Assign{
+	d.nodes[node].assigned, d.nodes[node].done = true, make([]bool, run.Len())
+	a := &peer.Assign{
 		Plan: d.plan.fingerprint, Request: d.request, Dataset: d.plan.dataset,
 		Pin: d.plan.Version.Pin, Selection: d.plan.Version.Selection,
-		First: run.First, Splits: d.plan.encoded[run.First:run.End], Salt: salt,
-		Record: d.record, Ready: d.ready,
+		First: run.First, Splits: run.Len(), Part: d.plan.parts[node], Salt: salt,
+		Outline: d.outline, Ready: d.ready,
 	}
+	holds := held != nil && held.Plan == a.Plan
+	if holds {
+		a.Part = nil
+	}
+	var keeps []*peer.Keep
+	for _, part := range assign.Kept(node, len(d.nodes)) {
+		if holds && held.Ready == d.ready && slices.Contains(held.Parts, part) {
+			continue
+		}
+		k := d.loadedPart(part)
+		if part != node {
+			k.Splits = d.plan.parts[part]
+		}
+		if len(k.Splits)+len(k.Loaded) > 0 {
+			keeps = append(keeps, k)
+		}
+	}
+	return a, keeps
+}
+
+// loadedPart is a part's loaded rows for a node that keeps them, once the cache was Ready.
+func (d *dataset) loadedPart(part int) *peer.Keep {
+	k := &peer.Keep{Plan: d.plan.fingerprint, Part: part}
+	if run := d.plan.runs[part]; d.ready {
+		k.Loaded = encodeLoaded(d.plan.splits[run.First:run.End])
+	}
+	return k
 }

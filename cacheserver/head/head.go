@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
@@ -35,8 +36,8 @@ type Head struct {
 
 // New checks the configuration and makes a head that has not started.
 func New(cfg Config) (*Head, error) {
-	if cfg.Nodes < 1 {
-		return nil, fmt.Errorf("nodes: %d, want at least 1 data node", cfg.Nodes)
+	if cfg.Nodes < 1 || cfg.Nodes > MostNodes {
+		return nil, fmt.Errorf("nodes: %d, want 1 to %d data nodes", cfg.Nodes, MostNodes)
 	}
 	cfg.FilterComparisons = cmp.Or(cfg.FilterComparisons, FilterComparisons)
 	cfg.TicketTTL = cmp.Or(cfg.TicketTTL, time.Hour)
@@ -51,7 +52,7 @@ func New(cfg Config) (*Head, error) {
 	_, _ = rand.Read(salt) // never fails
 	now := time.Now()
 	h := &Head{cfg: cfg, cluster: &cluster{
-		limits: limits{started: now, silence: cfg.NodeTimeout, join: cfg.JoinTimeout, load: cfg.LoadTimeout}, salt: salt,
+		limits: limits{started: now, silence: cfg.NodeTimeout, join: cfg.JoinTimeout, load: cfg.LoadTimeout}, salt: salt, moved: make(chan struct{}, 1),
 		state: state{members: make(members, cfg.Nodes), data: newDataset(request, cfg.Nodes, now), storeTrouble: cfg.Store.Trouble},
 	}}
 	h.service = &service{
@@ -73,7 +74,7 @@ func (h *Head) Start(ctx context.Context) error {
 			transport.RegisterFlight(server, h.service)
 			peer.Register(server, h.cfg.Secret, h.serveNode)
 		},
-		Tasks: []func(context.Context) error{h.keepPlan, h.keepTime},
+		Tasks: []func(context.Context) error{h.keepPlan, h.keepHeld, h.keepTime},
 	})
 }
 
@@ -102,27 +103,26 @@ func (h *Head) keepPlan(ctx context.Context) error {
 func (h *Head) mayPass(err error) bool { return h.cfg.Source.Retry(err) == source.Soon }
 
 func (h *Head) planOnce(ctx context.Context) error {
-	p, err := h.makePlan(ctx)
+	p, err := h.makePlan(ctx, nil, h.cfg.Nodes)
 	if err != nil {
 		return err
 	}
-	encoded, err := encodeRecord(p, nil)
-	if err != nil {
-		return err
-	}
-	h.cfg.Log.Info("planned", "table", h.table(), "snapshot", p.dataset.Snapshot, "splits", len(p.Splits))
-	h.cluster.setPlan(p, encoded, time.Now())
+	h.cfg.Log.Info("planned", "table", h.table(), "snapshot", p.dataset.Snapshot, "splits", len(p.splits))
+	h.cluster.setPlan(p, time.Now())
 	return nil
 }
 
-// makePlan pins the table and plans it.
-func (h *Head) makePlan(ctx context.Context) (*tablePlan, error) {
-	p, err := h.cfg.Source.Plan(ctx, func(done, total int) { h.cluster.planning(done, total, time.Now()) })
+// makePlan plans the table for a number of data nodes: its current version or, unless pin is nil, that of pin.
+func (h *Head) makePlan(ctx context.Context, pin json.RawMessage, nodes int) (*tablePlan, error) {
+	p, err := h.cfg.Source.Plan(ctx, pin, func(done, total int) { h.cluster.planning(done, total, time.Now()) })
 	if err != nil {
 		return nil, err
 	}
-	p.Splits = CutSplits(p.Splits, h.cfg.Nodes)
-	return newPlan(p, h.cfg.Nodes)
+	if n := len(p.Splits); n > MostSplits {
+		return nil, fmt.Errorf("splits: %d, at most %d can be cached: rewrite the table with longer row groups, or cache fewer files", n, MostSplits)
+	}
+	p.Splits = CutSplits(p.Splits, nodes)
+	return newPlan(p, nodes)
 }
 
 // keepTime periodically checks for nodes that are silent or never joined.

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
-// join makes a node a member. If the plan that the node holds may replace the cluster's, its record is requested; otherwise the node
+// join makes a node a member. If the plan that the node holds may replace the cluster's, the gatherer will recall it; otherwise the node
 // gets its part of the cluster's plan, if there is one.
 func (c *cluster) join(hello peer.Hello, now time.Time) (*session, error) {
 	c.mu.Lock()
@@ -25,10 +25,11 @@ func (c *cluster) join(hello peer.Hello, now time.Time) (*session, error) {
 	c.data.reset(s.index)
 	if c.data.wants(hello.Held) {
 		c.data.nodes[s.index].recalled = originOf(hello.Held)
-		s.tell(peer.ToNode{Recall: &peer.Recall{}})
+		c.wakeGatherer()
 		return s, nil
 	}
 	c.welcomeLocked(s)
+	c.wakeGatherer()
 	c.checkLocked(now)
 	return s, nil
 }
@@ -81,48 +82,59 @@ func (c *cluster) heardSince(s *session, t time.Time) (current, heard bool, addr
 	return m.session == s, m.seen.After(t), m.address
 }
 
-// restore continues with a plan that a node has brought, unless there is already one with an origin at least as high. done has the
-// splits from the time when the cache was Ready.
-func (c *cluster) restore(s *session, p *tablePlan, encoded []byte, done []peer.SplitDone, now time.Time) {
+// restore continues with a plan that data nodes hold, unless there is already one with an origin at least as high.
+func (c *cluster) restore(p *tablePlan, of heldBy, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.members[s.index].session != s || c.stopping {
+	if c.stopping {
 		return
 	}
-	l := &c.data.nodes[s.index]
-	from := l.recalled
-	l.recalled = noPlan
-	if from <= c.data.origin {
-		c.welcomeLocked(s)
+	if of.from <= c.data.origin {
+		c.welcomeHoldersLocked(of.plan)
 		return
 	}
-	c.adoptLocked(p, from, encoded, done, now)
+	for i := range c.members {
+		if c.holdsLocked(i, of.plan) {
+			c.data.nodes[i].recalled = noPlan
+		}
+	}
+	c.adoptLocked(p, of.from, now)
 }
 
-// forget continues without the record that was requested from a node.
-func (c *cluster) forget(s *session, now time.Time) {
+// forget continues without a plan that data nodes hold, since it can't be gathered.
+func (c *cluster) forget(of heldBy, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.members[s.index].session == s {
-		c.data.nodes[s.index].recalled = noPlan
-		c.welcomeLocked(s)
-		c.checkLocked(now)
+	c.welcomeHoldersLocked(of.plan)
+	c.checkLocked(now)
+}
+
+// welcomeHoldersLocked ends the gathering of a plan.
+func (c *cluster) welcomeHoldersLocked(plan string) {
+	for i := range c.members {
+		if c.holdsLocked(i, plan) {
+			c.data.nodes[i].recalled = noPlan
+			c.welcomeLocked(c.members[i].session)
+		}
 	}
 }
 
-// setPlan adopts a plan that was made from the table, unless a node has brought one.
-func (c *cluster) setPlan(p *tablePlan, encoded []byte, now time.Time) {
+// setPlan adopts a plan that was made from the table, unless nodes have brought one.
+func (c *cluster) setPlan(p *tablePlan, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.data.origin >= ownPlan || c.data.failure != "" {
 		return
 	}
-	c.adoptLocked(p, ownPlan, encoded, nil, now)
+	c.adoptLocked(p, ownPlan, now)
 }
 
-// adoptLocked makes p the cluster's plan and sends every node its part, except for nodes whose record was requested.
-func (c *cluster) adoptLocked(p *tablePlan, from origin, encoded []byte, done []peer.SplitDone, now time.Time) {
-	c.data.adopt(p, from, encoded, done, now)
+// adoptLocked makes p the cluster's plan and sends every node its part, except for nodes whose plan is being gathered.
+func (c *cluster) adoptLocked(p *tablePlan, from origin, now time.Time) {
+	if err := c.data.adopt(p, from, now); err != nil {
+		c.failLocked(err.Error())
+		return
+	}
 	c.filters.wake()
 	c.filters = newFilters()
 	for i := range c.members {
@@ -133,7 +145,11 @@ func (c *cluster) adoptLocked(p *tablePlan, from origin, encoded []byte, done []
 }
 
 func (c *cluster) assignLocked(s *session) {
-	assign := c.data.assign(s.index, c.salt)
+	assign, keeps := c.data.assign(s.index, c.salt, s.held)
 	assign.Trace = c.trace.parent
+	s.held = nil
 	s.tell(peer.ToNode{Assign: assign})
+	for _, k := range keeps {
+		s.tell(peer.ToNode{Keep: k})
+	}
 }

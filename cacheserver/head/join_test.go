@@ -4,6 +4,7 @@
 package head
 
 import (
+	"bytes"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -41,9 +42,9 @@ func TestRefusedHellos(t *testing.T) {
 		code codes.Code
 	}{
 		{"another protocol", peer.Hello{V: 99, Incarnation: "x", Address: "a"}, codes.FailedPrecondition},
-		{"index below", peer.Hello{V: 1, Index: -1, Incarnation: "x", Address: "a"}, codes.InvalidArgument},
-		{"index above", peer.Hello{V: 1, Index: 2, Incarnation: "x", Address: "a"}, codes.InvalidArgument},
-		{"no address", peer.Hello{V: 1, Incarnation: "x"}, codes.InvalidArgument},
+		{"index below", peer.Hello{V: peer.Version, Index: -1, Incarnation: "x", Address: "a"}, codes.InvalidArgument},
+		{"index above", peer.Hello{V: peer.Version, Index: 2, Incarnation: "x", Address: "a"}, codes.InvalidArgument},
+		{"no address", peer.Hello{V: peer.Version, Incarnation: "x"}, codes.InvalidArgument},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -59,21 +60,21 @@ func TestStopRefusesAll(t *testing.T) {
 	c.stop()
 	expectState(t, c, protocol.StateDegraded, "stopping")
 	<-nodes[0].s.closed
-	if _, err := c.join(peer.Hello{V: 1, Incarnation: "x", Address: "a"}, start); status.Code(err) != codes.Unavailable {
+	if _, err := c.join(peer.Hello{V: peer.Version, Incarnation: "x", Address: "a"}, start); status.Code(err) != codes.Unavailable {
 		t.Errorf("a stopping head admits nodes: %v", err)
 	}
 }
 
 // FuzzNodeMessages applies arbitrary messages of a node.
 func FuzzNodeMessages(f *testing.F) {
-	f.Add([]byte(`{"v":1,"index":0,"incarnation":"i","address":"a"}`), []byte(`{"progress":{"plan":"plan-1-4","done":[{"split":0,"rows":10,"hash":"h"}]}}`))
-	f.Add([]byte(`{"v":1,"index":0,"incarnation":"i","address":"a","held":{"plan":"p","request":"q","ready":true}}`), []byte(`{"loaded":{"plan":"plan-1-4","rows":0,"column_bytes":[1]}}`))
-	f.Add([]byte(`{"v":1,"index":0,"incarnation":"i","address":"a"}`), []byte(`{"loaded":{"plan":"plan-1-4","rows":0,"column_bytes":[0]}}`))
-	f.Add([]byte(`{"index":-1}`), []byte(`{"progress":{"plan":"plan-1-4","done":[{"split":-9,"rows":-1}]}}`))
+	f.Add([]byte(`{"v":2,"index":0,"incarnation":"i","address":"a"}`), []byte(`{"progress":{"plan":"PLAN","done":[{"split":0,"rows":10,"hash":"aGFzaGhhc2hoYXNoaGFzaA=="}]}}`))
+	f.Add([]byte(`{"v":2,"index":0,"incarnation":"i","address":"a","held":{"plan":"p","request":"q","ready":true}}`), []byte(`{"loaded":{"plan":"PLAN","rows":0,"column_bytes":[1]}}`))
+	f.Add([]byte(`{"v":2,"index":0,"incarnation":"i","address":"a"}`), []byte(`{"loaded":{"plan":"PLAN","rows":0,"column_bytes":[0]}}`))
+	f.Add([]byte(`{"index":-1}`), []byte(`{"progress":{"plan":"PLAN","done":[{"split":-9,"rows":-1}]}}`))
 	f.Add([]byte(`{}`), []byte(`{"failed":{"reason":""},"leaving":{}}`))
 	f.Fuzz(func(t *testing.T, hello, message []byte) {
 		c := newCluster(t, 1)
-		c.setPlan(splits10(1, 4), nil, start)
+		c.setPlan(splits10(t, 1, 4), start)
 		h, err := peer.Decode[peer.Hello](hello)
 		if err != nil {
 			return
@@ -82,7 +83,7 @@ func FuzzNodeMessages(f *testing.F) {
 		if err != nil {
 			return
 		}
-		m, err := peer.Decode[peer.ToHead](message)
+		m, err := peer.Decode[peer.ToHead](bytes.ReplaceAll(message, []byte("PLAN"), []byte(c.data.plan.fingerprint)))
 		if err != nil {
 			return
 		}

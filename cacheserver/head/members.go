@@ -68,7 +68,7 @@ func (m *member) join(hello peer.Hello, now time.Time) *session {
 	if m.incarnation != "" && m.incarnation != hello.Incarnation {
 		restarts++
 	}
-	s := &session{index: hello.Index, out: make(chan peer.ToNode, outboxSize), closed: make(chan struct{})}
+	s := &session{index: hello.Index, held: hello.Held, pieces: make(chan peer.Piece), out: make(chan peer.ToNode, outboxSize), closed: make(chan struct{})}
 	*m = member{session: s, address: hello.Address, machine: hello.Machine, incarnation: hello.Incarnation, restarts: restarts, seen: now}
 	return s
 }
@@ -97,7 +97,8 @@ type session struct {
 	out    chan peer.ToNode
 	closed chan struct{}
 	reason error
-	record []byte // the parts received so far; used only by the receiving goroutine
+	held   *peer.Held      // what the node held when it joined; nil after it was assigned a plan
+	pieces chan peer.Piece // of what was recalled, from the receiving goroutine to the gatherer
 }
 
 // close ends the session; only the first call counts. The caller holds the cluster's mu.
@@ -113,8 +114,8 @@ func (s *session) close(reason error) {
 // mostFilters is the number of filters that a head remembers. The nodes' indexes are bounded by their memory.
 const mostFilters = 256
 
-// outboxSize exceeds the number of messages that a running node lets wait: an assignment and a Ready for each of few plans, a Recall, an
-// Abort, and requests for indexes and their cancellations.
+// outboxSize exceeds the number of messages that a running node lets wait: for each of few plans an assignment, a Ready and parts to keep, a
+// Recall, an Abort, and requests for indexes and their cancellations.
 const outboxSize = 16 + 2*mostFilters
 
 // tell queues a message. A session whose outbox is full has a dead connection, and will be closed.

@@ -44,7 +44,7 @@ func (l *pageSource) Sample() watch.Sample {
 	total, readers := c.traffic()
 	s := watch.Sample{Values: reading.Values(total), Done: int64(c.data.footers[0]), Total: int64(c.data.footers[1])}
 	if c.data.plan != nil {
-		s.Done, s.Total = 0, int64(len(c.data.plan.Splits))
+		s.Done, s.Total = 0, int64(len(c.data.plan.splits))
 	}
 	var rows, bytes, used, limit, ready float64
 	state, reason := c.overall()
@@ -64,7 +64,7 @@ func (l *pageSource) Sample() watch.Sample {
 			ready++
 		}
 		if c.data.plan != nil {
-			s.Done += int64(len(d.done))
+			s.Done += int64(d.count)
 		}
 		s.States = append(s.States, node)
 	}
@@ -139,13 +139,10 @@ func (c *state) nodes(s protocol.Status) watch.Table {
 		t.Note = strings.TrimSpace(fmt.Sprintf("%s These are %d of %d data nodes, those that are not ready first; /status has all.", t.Note, mostShown, len(s.Nodes)))
 	}
 	for _, n := range shown(s) {
-		first, done := 0, c.data.nodes[n.Index].done
-		if c.data.plan != nil {
-			first = c.data.plan.runs[n.Index].First
-		}
+		done := c.data.nodes[n.Index].done
 		t.Rows = append(t.Rows, []watch.Cell{
 			watch.Text(strconv.Itoa(n.Index)), watch.Toned(string(n.State), nodeTone(n.State)),
-			reading.Loading(n.Splits.Done, n.Splits.Total, func(split int) bool { return done[first+split] }),
+			reading.Loading(n.Splits.Done, n.Splits.Total, func(split int) bool { return split < len(done) && done[split] }),
 			watch.Number(words.Count(float64(n.Rows))), watch.Number(words.Bytes(float64(n.Bytes))),
 			watch.Number(strconv.Itoa(n.Restarts)), watch.Text(place(n.Address, n.Machine)), watch.Text(n.Reason),
 		})

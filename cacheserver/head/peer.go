@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
-	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // serveNode runs one node's session: it sends the messages that the cluster queues and applies the node's messages, until the
@@ -79,32 +78,6 @@ func (h *Head) admit(ctx context.Context, hello peer.Hello) (*session, error) {
 	return h.cluster.join(hello, time.Now())
 }
 
-// remember stores a part of the record that was requested from a node, and continues with its plan when all parts have arrived.
-func (h *Head) remember(s *session, piece peer.RecordPiece) error {
-	if len(s.record)+len(piece.Data) > transport.MaxMessage {
-		return status.Errorf(codes.ResourceExhausted, "a record of more than %d bytes", transport.MaxMessage)
-	}
-	s.record = append(s.record, piece.Data...)
-	if !piece.Last {
-		return nil
-	}
-	encoded := s.record
-	s.record = nil
-	var p *tablePlan
-	r, err := decodeRecord(encoded)
-	if err == nil {
-		p, err = r.plan(h.cfg.Source, h.cfg.Nodes)
-	}
-	if err != nil {
-		h.cfg.Log.Warn("a data node's record of the plan is of no use", "node", s.index, "reason", err)
-		h.cluster.forget(s, time.Now())
-		return nil
-	}
-	h.cfg.Log.Info("took the plan from a data node", "node", s.index, "snapshot", p.dataset.Snapshot, "splits", len(p.Splits))
-	h.cluster.restore(s, p, encoded, r.Done, time.Now())
-	return nil
-}
-
 // receive applies the node's messages until the stream ends.
 func (h *Head) receive(s *session, stream peer.HeadStream) error {
 	for {
@@ -115,8 +88,8 @@ func (h *Head) receive(s *session, stream peer.HeadStream) error {
 		if err != nil {
 			return connectionLost(err)
 		}
-		if message.Record != nil {
-			err = h.remember(s, *message.Record)
+		if message.Piece != nil {
+			err = s.pass(stream.Context(), *message.Piece)
 		} else {
 			err = h.cluster.apply(s, message, time.Now())
 		}

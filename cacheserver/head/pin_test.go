@@ -32,7 +32,7 @@ func TestPin(t *testing.T) {
 		return h
 	}
 	planned := func(h *Head) *tablePlan {
-		p, err := h.makePlan(t.Context())
+		p, err := h.makePlan(t.Context(), nil, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,8 +4,11 @@
 package head
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"sort"
 	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -17,13 +20,16 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
-// tablePlan is the head's plan: which rows of which snapshot, in which order, on which node. It is immutable.
+// tablePlan is the head's plan: which rows of which snapshot, in which order, on which node. It is immutable, but for splits and Loaded of
+// outline. It holds about 170 bytes for each split.
 type tablePlan struct {
-	source.Plan
+	source.Plan        // without Splits
 	fingerprint string // covers everything that a node's part depends on
 	dataset     protocol.Dataset
-	encoded     []json.RawMessage // the splits' JSON
-	runs        []assign.Range    // by node
+	outline     outline
+	parts       [][]byte       // encoded splits, by node
+	runs        []assign.Range // by node
+	splits      []splitState   // protected by the cluster's mu, once the cluster has the plan
 
 	encodeSchema sync.Once
 	wholeSchema  []byte // encoded schema of all columns; see schemaBytes
@@ -31,54 +37,76 @@ type tablePlan struct {
 
 // newPlan assigns the splits to the nodes and computes the fingerprints.
 func newPlan(planned *source.Plan, nodes int) (*tablePlan, error) {
-	p := &tablePlan{Plan: *planned, runs: DealSplits(planned.Splits, nodes), encoded: make([]json.RawMessage, len(planned.Splits))}
-	for i, s := range p.Splits {
-		var err error
-		if p.encoded[i], err = json.Marshal(s); err != nil {
-			return nil, fmt.Errorf("encode %s: %w", s, err)
-		}
+	p := &tablePlan{Plan: *planned, runs: DealSplits(planned.Splits, nodes), parts: make([][]byte, nodes), splits: make([]splitState, len(planned.Splits))}
+	for i, s := range planned.Splits {
+		p.splits[i] = newSplitState(s)
 	}
-	return p, p.name()
+	p.Splits = nil
+	p.outline = outline{Pin: p.Version.Pin, Columns: p.Identity.Columns, Schema: p.schemaBytes(nil), Parts: make([]partSum, nodes)}
+	for i, run := range p.runs {
+		p.parts[i] = source.EncodeSplits(planned.Splits[run.First:run.End])
+		p.outline.Parts[i] = partSum{Splits: run.Len(), Digest: digest(p.parts[i])}
+	}
+	rows, err := rowsFingerprint(p.Identity, planned.Splits)
+	if err != nil {
+		return nil, err
+	}
+	p.dataset = protocol.Dataset{TableUUID: p.Identity.UUID, Snapshot: p.Identity.Snapshot, Fingerprint: rows, Filter: p.Identity.Filter}
+	p.outline.Dataset = p.dataset
+	p.fingerprint, err = p.outline.fingerprint()
+	return p, err
 }
 
-// name sets the plan's fingerprints. The dataset's covers exactly what determines the row indices, and so the versions of the files:
-// the columns and the number of nodes, and so where row groups are cut, may differ between two caches with the same row indices.
-func (p *tablePlan) name() error {
-	type rows struct {
+// rowsFingerprint is the fingerprint of a dataset. It covers exactly what determines the row indices, and so the versions of the files: the
+// columns and the number of nodes, and so where row groups are cut, may differ between two caches with the same row indices. It is the
+// fingerprint of one JSON object, which is hashed row group by row group.
+func rowsFingerprint(of source.Identity, splits []source.Split) (string, error) {
+	type rowGroup struct {
 		File     string
 		RowGroup int
 		Rows     int64
 		Version  string `json:",omitempty"`
 	}
-	order := []rows{}
-	var cuts []int64
-	for i, s := range p.Splits {
-		if s.First > 0 && len(order) > 0 {
-			order[len(order)-1].Rows += s.Rows
-			cuts = append(cuts, int64(i), s.First)
-			continue
-		}
-		order = append(order, rows{s.File, s.RowGroup, s.Rows, s.Version})
-	}
-	dataset, err := fingerprintOf(struct {
+	about, err := json.Marshal(struct {
 		OrderVersion int
 		UUID         string
 		Snapshot     int64
 		Filter       string
-		Splits       []rows
-	}{orderVersion, p.Identity.UUID, p.Identity.Snapshot, p.Identity.Filter, order})
+	}{orderVersion, of.UUID, of.Snapshot, of.Filter})
 	if err != nil {
-		return err
+		return "", fmt.Errorf("fingerprint the dataset: %w", err)
 	}
-	p.dataset = protocol.Dataset{TableUUID: p.Identity.UUID, Snapshot: p.Identity.Snapshot, Fingerprint: dataset, Filter: p.Identity.Filter}
-	p.fingerprint, err = fingerprintOf(struct {
-		Dataset string
-		Pin     json.RawMessage
-		Columns []string
-		Runs    []assign.Range
-		Cuts    []int64
-	}{dataset, p.Version.Pin, p.Identity.Columns, p.runs, cuts})
-	return err
+	digest := sha256.New()
+	digest.Write(about[:len(about)-1]) // without the last brace
+	digest.Write([]byte(`,"Splits":[`))
+	for i := 0; i < len(splits); {
+		s := splits[i]
+		group := rowGroup{s.File, s.RowGroup, s.Rows, s.Version}
+		first := i
+		for i++; i < len(splits) && splits[i].First > 0; i++ {
+			group.Rows += splits[i].Rows
+		}
+		text, err := json.Marshal(group)
+		if err != nil {
+			return "", fmt.Errorf("fingerprint %s: %w", s, err)
+		}
+		if first > 0 {
+			digest.Write([]byte(","))
+		}
+		digest.Write(text)
+	}
+	digest.Write([]byte("]}"))
+	return hex.EncodeToString(digest.Sum(nil)[:digestSize]), nil
+}
+
+// split decodes one split of the plan, for messages.
+func (p *tablePlan) split(i int) (source.Split, error) {
+	node := sort.Search(len(p.runs), func(n int) bool { return p.runs[n].End > i })
+	splits, err := source.DecodeSplits(p.parts[node])
+	if err != nil {
+		return source.Split{}, err
+	}
+	return splits[i-p.runs[node].First], nil
 }
 
 // orderVersion is the version of the epoch order used with row indices.

@@ -24,7 +24,7 @@ func TestReasonsAreShort(t *testing.T) {
 	const nodes = 1000
 	loading := func(t *testing.T, joined int) (*cluster, []*fakeNode) {
 		c := newCluster(t, nodes)
-		c.setPlan(splits10(nodes, nodes), nil, start)
+		c.setPlan(splits10(t, nodes, nodes), start)
 		all := make([]*fakeNode, joined)
 		for i := range all {
 			all[i] = &fakeNode{t: t, c: c, index: i, incarnation: fmt.Sprint("first", i)}

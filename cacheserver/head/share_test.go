@@ -4,7 +4,10 @@
 package head
 
 import (
+	"encoding/json"
 	"testing"
+
+	"github.com/apache/arrow-go/v18/arrow"
 
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
@@ -20,8 +23,8 @@ func TestCutsKeepTheDataset(t *testing.T) {
 	dataset, plans := "", map[string]int{}
 	for nodes := 1; nodes <= 4; nodes++ {
 		cut := CutSplits(splits, nodes)
-		p := &tablePlan{Plan: source.Plan{Splits: cut}, runs: DealSplits(cut, nodes)}
-		if err := p.name(); err != nil {
+		p, err := newPlan(&source.Plan{Splits: cut, Version: source.Version{Pin: json.RawMessage(`{}`)}, Schema: arrow.NewSchema(nil, nil)}, nodes)
+		if err != nil {
 			t.Fatal(err)
 		}
 		if dataset == "" {

@@ -27,7 +27,7 @@ func (c *state) report(table string) protocol.Status {
 	s.State, s.Reason = c.overall()
 	if c.data.plan != nil {
 		s.Snapshot = c.data.plan.dataset.Snapshot
-		s.Splits.Total = len(c.data.plan.Splits)
+		s.Splits.Total = len(c.data.plan.splits)
 	}
 	for i := range c.members {
 		n := c.nodeStatus(i)
@@ -55,7 +55,7 @@ func (c *state) nodeStatus(index int) protocol.NodeStatus {
 	m, l := &c.members[index], &c.data.nodes[index]
 	n := protocol.NodeStatus{
 		Index: index, Address: m.address, Machine: m.machine, State: c.node(index), Reason: words.Cut(l.trouble, protocol.MaxReason), Restarts: m.restarts,
-		Rows: l.reported, Bytes: l.bytes, Splits: protocol.SplitStatus{Done: len(l.done)}, Memory: m.vitals.Memory,
+		Rows: l.reported, Bytes: l.bytes, Splits: protocol.SplitStatus{Done: l.count}, Memory: m.vitals.Memory,
 	}
 	if n.State == protocol.NodeLost {
 		n.Reason = m.loss()
@@ -104,9 +104,9 @@ func (c *state) explain() (protocol.State, string) {
 	if c.data.ready {
 		return protocol.StateDegraded, few(waits)
 	}
-	done, total := 0, len(c.data.plan.Splits)
+	done, total := 0, len(c.data.plan.splits)
 	for i := range c.data.nodes {
-		done += len(c.data.nodes[i].done)
+		done += c.data.nodes[i].count
 	}
 	progress := fmt.Sprintf("loading %d%% (%d/%d splits)", percent(done, total), done, total)
 	absent := c.members.names(func(i int) bool { return c.members[i].session == nil })
@@ -184,7 +184,7 @@ func (c *state) waits() []string {
 			if m.restarts > 0 {
 				what = "restarted, reloading"
 			}
-			wait := fmt.Sprintf("data node %d %s (%d/%d splits)", i, what, len(l.done), c.data.plan.runs[i].Len())
+			wait := fmt.Sprintf("data node %d %s (%d/%d splits)", i, what, l.count, c.data.plan.runs[i].Len())
 			if l.trouble != "" {
 				wait += ": " + l.trouble
 			}

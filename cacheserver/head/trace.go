@@ -44,7 +44,7 @@ func (t *loadTrace) end(d *dataset, err error) {
 		for i := range d.nodes {
 			rows, bytes = rows+d.nodes[i].rows, bytes+d.nodes[i].bytes
 		}
-		t.load.SetAttributes(attribute.Int64("datacache.rows", rows), attribute.Int("datacache.splits", len(p.Splits)),
+		t.load.SetAttributes(attribute.Int64("datacache.rows", rows), attribute.Int("datacache.splits", len(p.splits)),
 			attribute.Int64("datacache.bytes", bytes), attribute.Int64("datacache.snapshot", p.dataset.Snapshot))
 	}
 	tracing.End(t.load, err)

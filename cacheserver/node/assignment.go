@@ -6,7 +6,9 @@ package node
 import (
 	"context"
 	"fmt"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,17 +45,21 @@ type assignment struct {
 	rows   *rows.Rows
 	err    error
 
-	mu     sync.Mutex
-	record []byte // of the whole plan, for the head
-	ready  bool   // the whole cache was Ready with the plan
+	mu      sync.Mutex
+	outline []byte       // of the whole plan, for the head
+	kept    map[int]kept // likewise parts of the plan
+	ready   bool         // the whole cache was Ready with the plan
 }
+
+// kept is a part of a plan that the node keeps for the head.
+type kept struct{ splits, loaded []byte }
 
 // startAssignment starts to load what the head assigned, after the previous assignment is freed. It stops when ctx ends;
 // see close.
 func (n *Node) startAssignment(ctx context.Context, spec peer.Assign, old *assignment) *assignment {
 	ctx, cancel := context.WithCancel(ctx)
 	a := &assignment{
-		spec: spec, record: spec.Record, ready: spec.Ready, store: n.cfg.Store, arena: rows.NewArena(n.cfg.Budget),
+		spec: spec, outline: spec.Outline, ready: spec.Ready, kept: map[int]kept{n.cfg.Index: {splits: spec.Part}}, store: n.cfg.Store, arena: rows.NewArena(n.cfg.Budget),
 		calls: serve.NewCalls(ctx), indexes: index.New(ctx, n.cfg.Budget, n.cfg.FilterMemory, n.cfg.Work, n.cfg.Metrics),
 		stopped: ctx, cancel: cancel, ended: make(chan struct{}),
 	}
@@ -70,7 +76,7 @@ func (n *Node) startPart(ctx context.Context, spec peer.Assign) (context.Context
 		return tracing.Start(ctx, nil, "")
 	}
 	return tracing.Start(tracing.WithParent(ctx, spec.Trace), n.cfg.Tracer, "load part", trace.WithAttributes(
-		attribute.Int("datacache.node", n.cfg.Index), attribute.Int("datacache.splits", len(spec.Splits))))
+		attribute.Int("datacache.node", n.cfg.Index), attribute.Int("datacache.splits", spec.Splits)))
 }
 
 // load frees old and loads the rows.
@@ -142,7 +148,7 @@ func (a *assignment) trouble() string {
 
 // describe sets the progress and the state of loading in a status.
 func (a *assignment) describe(s *Status) {
-	s.Splits.Total = len(a.spec.Splits)
+	s.Splits.Total = a.spec.Splits
 	s.Splits.Done, s.Rows, s.Bytes = a.progress.Loaded()
 	switch err := a.failure(); {
 	case err != nil:
@@ -162,21 +168,40 @@ func (a *assignment) held() *peer.Held {
 	if a.failure() != nil {
 		return nil
 	}
-	_, ready := a.recordKept()
-	return &peer.Held{Plan: a.spec.Plan, Request: a.spec.Request, Ready: ready}
-}
-
-// keepRecord stores the head's record of the plan, replacing an earlier one.
-func (a *assignment) keepRecord(record []byte, ready bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.record, a.ready = record, ready
+	return &peer.Held{Plan: a.spec.Plan, Request: a.spec.Request, Ready: a.ready, Parts: slices.Sorted(maps.Keys(a.kept))}
 }
 
-func (a *assignment) recordKept() (record []byte, ready bool) {
+// keepOutline stores the head's outline of the plan.
+func (a *assignment) keepOutline(outline []byte, ready bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.record, a.ready
+	a.outline, a.ready = outline, ready
+}
+
+// keep stores a part of the plan.
+func (a *assignment) keep(k peer.Keep) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	part := a.kept[k.Part]
+	if len(k.Splits) > 0 {
+		part.splits = k.Splits
+	}
+	if len(k.Loaded) > 0 {
+		part.loaded = k.Loaded
+	}
+	a.kept[k.Part] = part
+}
+
+// recalled returns a part of the plan, or its outline.
+func (a *assignment) recalled(part int) kept {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if part == peer.Outline {
+		return kept{splits: a.outline}
+	}
+	return a.kept[part]
 }
 
 // close stops loading, waits for its end, and frees the memory when the last stream has ended.

@@ -172,15 +172,19 @@ func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 		n.setJoined(true, "")
 		return r.progress()
 	case m.Ready != nil:
-		if a := n.current(); a != nil && a.spec.Plan == m.Ready.Plan {
-			a.keepRecord(m.Ready.Record, true)
+		if a := n.holding(m.Ready.Plan); a != nil {
+			a.keepOutline(m.Ready.Outline, true)
+		}
+	case m.Keep != nil:
+		if a := n.holding(m.Keep.Plan); a != nil {
+			a.keep(*m.Keep)
 		}
 	case m.Recall != nil:
-		return n.sendRecord(r.stream)
+		return n.sendKept(r.stream, *m.Recall)
 	case m.Index != nil:
 		n.startIndex(r, *m.Index)
 	case m.Unindex != nil:
-		if a := n.current(); a != nil && a.spec.Plan == m.Unindex.Plan {
+		if a := n.holding(m.Unindex.Plan); a != nil {
 			a.indexes.Cancel(m.Unindex.ID)
 		}
 	case m.Abort != nil:
@@ -199,17 +203,29 @@ func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 	return nil
 }
 
-// sendRecord sends the plan's record to the head, in parts.
-func (n *Node) sendRecord(stream peer.NodeStream) error {
-	var record []byte
-	if a := n.current(); a != nil {
-		record, _ = a.recordKept()
+// holding returns the assignment of a plan, or nil if the node has another one.
+func (n *Node) holding(plan string) *assignment {
+	if a := n.current(); a != nil && a.spec.Plan == plan {
+		return a
+	}
+	return nil
+}
+
+// sendKept sends what the head recalls of a plan, in pieces.
+func (n *Node) sendKept(stream peer.NodeStream, r peer.Recall) error {
+	var k kept
+	if a := n.holding(r.Plan); a != nil {
+		k = a.recalled(r.Part)
 	}
 	for {
-		piece := peer.RecordPiece{Data: record[:min(len(record), peer.RecordBytes)]}
-		record = record[len(piece.Data):]
-		piece.Last = len(record) == 0
-		if err := stream.Send(peer.ToHead{Record: &piece}); err != nil || piece.Last {
+		piece := peer.Piece{Splits: k.splits[:min(len(k.splits), peer.PieceBytes)]}
+		k.splits = k.splits[len(piece.Splits):]
+		if len(piece.Splits) == 0 {
+			piece.Loaded = k.loaded[:min(len(k.loaded), peer.PieceBytes)]
+			k.loaded = k.loaded[len(piece.Loaded):]
+		}
+		piece.Last = len(k.splits)+len(k.loaded) == 0
+		if err := stream.Send(peer.ToHead{Piece: &piece}); err != nil || piece.Last {
 			return err
 		}
 	}
@@ -230,8 +246,8 @@ type reporter struct {
 // startIndex starts to make an index, unless the assignment that it is for was replaced: the head then asks again. It ends with the
 // assignment, with the session, or when the head asks no more.
 func (n *Node) startIndex(r *reporter, spec peer.Index) {
-	a := n.current()
-	if a == nil || a.spec.Plan != spec.Plan {
+	a := n.holding(spec.Plan)
+	if a == nil {
 		return
 	}
 	session := r.stream.Context()
@@ -300,6 +316,6 @@ func (r *reporter) conclude(n *Node) error {
 		return r.stream.Send(peer.ToHead{Failed: &peer.Failed{Plan: plan, Reason: err.Error()}})
 	}
 	rows := r.of.loaded()
-	n.cfg.Log.Info("loaded", "rows", rows.Len(), "bytes", rows.Bytes(), "splits", len(r.of.spec.Splits))
+	n.cfg.Log.Info("loaded", "rows", rows.Len(), "bytes", rows.Bytes(), "splits", r.of.spec.Splits)
 	return r.stream.Send(peer.ToHead{Loaded: &peer.Loaded{Plan: plan, Rows: rows.Len(), Bytes: rows.Bytes(), ColumnBytes: rows.ColumnBytes()}})
 }

@@ -117,14 +117,17 @@ func (n *Node) accept(ctx context.Context, spec peer.Assign) *assignment {
 	old := n.assigned
 	if old != nil && old.spec.Plan == spec.Plan && old.failure() == nil {
 		n.mu.Unlock()
-		old.keepRecord(spec.Record, spec.Ready)
+		old.keepOutline(spec.Outline, spec.Ready)
 		return old
+	}
+	if old != nil && old.spec.Plan == spec.Plan {
+		spec.Part = old.spec.Part // which it holds, but could not load
 	}
 	// ctx is the node's, not the session's: loading continues when the connection to the head breaks.
 	a := n.startAssignment(ctx, spec, old)
 	n.assigned, n.failure = a, ""
 	n.mu.Unlock()
-	n.cfg.Log.Info("loading", "plan", spec.Plan, "splits", len(spec.Splits))
+	n.cfg.Log.Info("loading", "plan", spec.Plan, "splits", spec.Splits)
 	return a
 }
 

@@ -25,8 +25,9 @@ type Source interface {
 	// Request returns a value whose JSON is equal in all processes that cache the same selection, whichever version is current at the
 	// time. It contains no credentials.
 	Request() any
-	// Plan plans the current version of the dataset. It calls progress after each file; calls are never concurrent.
-	Plan(ctx context.Context, progress func(done, total int)) (*Plan, error)
+	// Plan plans the current version of the dataset or, unless it is nil, that of another plan's Version.Pin. It calls progress after each
+	// file; calls are never concurrent.
+	Plan(ctx context.Context, pin json.RawMessage, progress func(done, total int)) (*Plan, error)
 	// Restore restores another process's plan, except for its schema and splits, from Plan.Version.Pin. It reads nothing.
 	Restore(pin json.RawMessage) (*Plan, error)
 	// Open opens a version that another process planned; if that is impossible, the error says what has changed. Rows are decoded in
@@ -74,7 +75,7 @@ type Batch struct {
 	Keep []byte
 }
 
-// Split is a row group of a data file, or a range of its rows, which is fetched and decoded as a unit. It is plain data: its JSON denotes
+// Split is a row group of a data file, or a range of its rows, which is fetched and decoded as a unit. It is plain data that denotes
 // the same rows in every process that opened the same Version.
 type Split struct {
 	File     string `json:"file"`      // its URI
@@ -109,17 +110,6 @@ func (s Split) End() int64 { return s.First + s.Rows }
 func (s Split) Part(first, rows, bytes int64) Split {
 	s.First, s.Rows, s.Bytes = first, rows, bytes
 	return s
-}
-
-// DecodeSplits decodes the JSON of splits.
-func DecodeSplits(texts []json.RawMessage) ([]Split, error) {
-	splits := make([]Split, len(texts))
-	for i, text := range texts {
-		if err := json.Unmarshal(text, &splits[i]); err != nil {
-			return nil, fmt.Errorf("decode split %d of %d: %w", i, len(texts), err)
-		}
-	}
-	return splits, nil
 }
 
 // Version identifies one version of a dataset and the selection that is cached. Another process with the same source can open the

@@ -40,7 +40,7 @@ ROWS are the file's own, before deletes and the filter; BYTES are the selected c
 			if err != nil {
 				return err
 			}
-			plan, err := src.Plan(cmd.Context(), func(int, int) {})
+			plan, err := src.Plan(cmd.Context(), nil, func(int, int) {})
 			if err != nil {
 				return err
 			}

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/kubeflow/datacache/cacheserver/assign"
 )
 
 // event is one event of a schedule.
@@ -33,6 +35,7 @@ var faults = []struct {
 	{"kill", (*schedule).kill}, {"kill", (*schedule).kill}, {"kill", (*schedule).kill},
 	{"stop", (*schedule).stop},
 	{"kill several", (*schedule).killSeveral},
+	{"kill keepers", (*schedule).killKeepers}, {"kill keepers", (*schedule).killKeepers},
 	{"freeze", (*schedule).freeze},
 	{"slow host", (*schedule).slow},
 	{"cut connections", (*schedule).cut}, {"cut connections", (*schedule).cut},
@@ -94,6 +97,14 @@ func (s *schedule) killSeveral(at time.Duration) {
 		if s.random.IntN(2) == 0 {
 			s.killOne(i, at+s.within(20*time.Millisecond))
 		}
+	}
+}
+
+// killKeepers ends the head and the three data nodes that keep a part of the plan.
+func (s *schedule) killKeepers(at time.Duration) {
+	first := s.random.IntN(s.nodes)
+	for _, i := range append(assign.Keepers(first, s.nodes), s.nodes) {
+		s.killOne(i, at+s.within(20*time.Millisecond))
 	}
 }
 

@@ -72,6 +72,10 @@ func run(t *testing.T, seed uint64, made []*lake, sum *tally) {
 		}
 	}()
 	l, nodes, latency := made[random.IntN(len(made))], 1+random.IntN(3), 100*time.Microsecond+time.Duration(random.Int64N(int64(3*time.Millisecond)))
+	if random.IntN(4) == 0 { // each part of the plan is kept by three of them
+		nodes = 4 + random.IntN(3)
+	}
+	nodes = int(number(t, "SOAK_NODES", uint64(nodes)))
 	log.note("table %s, %d data nodes, latency %s", l.name, nodes, latency)
 	w := newWorld(t.Context(), t, newStore(seed, l), newNetwork(seed, latency), nodes, log)
 	if random.IntN(2) == 0 { // with few attempts, longer faults reach the retries of head and node

@@ -51,10 +51,13 @@ type load struct {
 
 // Run opens the assigned version and loads all splits into the arena. It records its progress.
 func Run(ctx context.Context, cfg *Config, spec peer.Assign, arena *rows.Arena, progress *Progress) (*rows.Layout, *rows.Rows, error) {
-	l := &load{Config: cfg, spec: spec, arena: arena, progress: progress, sealed: make([]rows.Sealed, len(spec.Splits))}
+	l := &load{Config: cfg, spec: spec, arena: arena, progress: progress, sealed: make([]rows.Sealed, spec.Splits)}
 	var err error
-	if l.splits, err = source.DecodeSplits(spec.Splits); err != nil {
+	if l.splits, err = source.DecodeSplits(spec.Part); err != nil {
 		return nil, nil, err
+	}
+	if len(l.splits) != spec.Splits {
+		return nil, nil, fmt.Errorf("the assigned part has %d splits, want %d", len(l.splits), spec.Splits)
 	}
 	version := source.Version{Pin: spec.Pin, Selection: spec.Selection}
 	openCtx, span := tracing.Child(ctx, "open")
@@ -253,7 +256,7 @@ func (l *load) keep(index int, sealed rows.Sealed) {
 	l.Metrics.SplitsLoaded.Inc()
 	l.sealed[index] = sealed
 	l.progress.add(peer.SplitDone{
-		Split: l.spec.First + index, Rows: sealed.Rows, Bytes: sealed.Bytes, Hash: fmt.Sprintf("%x", sealed.Hash),
+		Split: l.spec.First + index, Rows: sealed.Rows, Bytes: sealed.Bytes, Hash: sealed.Hash[:],
 	})
 	l.estimated.Add(l.splits[index].Bytes)
 }

@@ -4,10 +4,10 @@
 // Package peer is the protocol between head and data nodes: one long-lived stream per node, with JSON messages.
 //
 // Both sides first prove that they have the cache's secret; every message then carries a MAC. The node's first message is Hello. The
-// head answers with Assign as soon as it has a plan; the node loads its part and reports progress. The node also stores a record of
-// the whole plan. Whenever it joins again (after its own or the head's restart, or a broken connection) it names the plan that it
-// holds; a head that has lost the plan requests the record with Recall and can continue without the object store. Messages on the
-// stream also show that the node is alive: see HeartbeatEvery.
+// head answers with Assign as soon as it has a plan; the node loads its part and reports progress. The node also keeps the plan's outline,
+// its own part and, with Keep, those of two other nodes. Whenever it joins again (after its own or the head's restart, or a broken
+// connection) it names the plan that it holds; a head that has lost the plan requests outline and parts with Recall, each from one node, and
+// can continue without the object store. Messages on the stream also show that the node is alive: see HeartbeatEvery.
 package peer
 
 import (
@@ -18,25 +18,26 @@ import (
 )
 
 // Version is the version of this protocol; head and nodes must speak the same.
-const Version = 1
+const Version = 2
 
 // HeartbeatEvery is the interval at which a node sends Progress, even if there is none.
 const HeartbeatEvery = 500 * time.Millisecond
 
 // ToHead is a message from a data node; exactly one field is set.
 type ToHead struct {
-	Hello    *Hello       `json:"hello,omitempty"`
-	Progress *Progress    `json:"progress,omitempty"`
-	Loaded   *Loaded      `json:"loaded,omitempty"`
-	Failed   *Failed      `json:"failed,omitempty"`
-	Record   *RecordPiece `json:"record,omitempty"`
-	Leaving  *Leaving     `json:"leaving,omitempty"`
-	Indexed  *Indexed     `json:"indexed,omitempty"`
+	Hello    *Hello    `json:"hello,omitempty"`
+	Progress *Progress `json:"progress,omitempty"`
+	Loaded   *Loaded   `json:"loaded,omitempty"`
+	Failed   *Failed   `json:"failed,omitempty"`
+	Piece    *Piece    `json:"piece,omitempty"`
+	Leaving  *Leaving  `json:"leaving,omitempty"`
+	Indexed  *Indexed  `json:"indexed,omitempty"`
 }
 
 // ToNode is a message from the head; exactly one field is set.
 type ToNode struct {
 	Assign *Assign `json:"assign,omitempty"`
+	Keep   *Keep   `json:"keep,omitempty"`
 	Ready  *Ready  `json:"ready,omitempty"`
 	Recall *Recall `json:"recall,omitempty"`
 	Abort  *Abort  `json:"abort,omitempty"`
@@ -60,42 +61,60 @@ type Held struct {
 	Plan    string `json:"plan"`    // fingerprint of the plan
 	Request string `json:"request"` // fingerprint of the source and selection that the head was started with
 	Ready   bool   `json:"ready"`   // the whole cache was Ready with this plan, so clients may have read its rows
+	Parts   []int  `json:"parts"`   // that the node keeps
 }
 
 // Assign gives a node its part of the plan, and everything it needs to load and serve it. A node that already holds the plan keeps
-// its rows and only stores the salt and the record.
+// its rows and its part.
 type Assign struct {
-	Plan      string            `json:"plan"`
-	Request   string            `json:"request"`
-	Dataset   protocol.Dataset  `json:"dataset"`
-	Pin       json.RawMessage   `json:"pin"`       // opens the planned version: source.Version
-	Selection json.RawMessage   `json:"selection"` // likewise
-	First     int               `json:"first"`     // number of the node's first split in the whole plan
-	Splits    []json.RawMessage `json:"splits"`    // decoded by source.Source.Split
-	Salt      []byte            `json:"salt"`      // of the key that authenticates tickets, see TicketKey
-	Record    []byte            `json:"record"`    // of the whole plan; opaque to the node
+	Plan      string           `json:"plan"`
+	Request   string           `json:"request"`
+	Dataset   protocol.Dataset `json:"dataset"`
+	Pin       json.RawMessage  `json:"pin"`       // opens the planned version: source.Version
+	Selection json.RawMessage  `json:"selection"` // likewise
+	First     int              `json:"first"`     // number of the node's first split in the whole plan
+	Splits    int              `json:"splits"`    // number of the node's splits
+	Part      []byte           `json:"part"`      // these splits, decoded by source.DecodeSplits; empty for a node that holds the plan
+	Salt      []byte           `json:"salt"`      // of the key that authenticates tickets, see TicketKey
+	Outline   []byte           `json:"outline"`   // of the whole plan; opaque to the node
 	// Ready says that the cache was Ready with this plan before, so the other nodes hold rows that clients know.
 	Ready bool `json:"ready"`
 	// Trace is the span of the cache's load, as a traceparent (W3C Trace Context); empty if there is none.
 	Trace string `json:"trace,omitempty"`
 }
 
-// Ready tells a node that the cache became Ready. The record, which now has the hashes of all splits, replaces the assignment's.
-type Ready struct {
+// Keep gives a node a part of a plan to keep for the head. What is empty does not replace what the node has.
+type Keep struct {
 	Plan   string `json:"plan"`
-	Record []byte `json:"record"`
+	Part   int    `json:"part"`
+	Splits []byte `json:"splits,omitempty"`
+	Loaded []byte `json:"loaded,omitempty"` // what the part's splits had when the cache became Ready; opaque to the node
 }
 
-// Recall requests the record that a node stores. The node answers with RecordPieces.
-type Recall struct{}
+// Ready tells a node that the cache became Ready. The outline, which now has digests of the loaded rows, replaces the assignment's.
+type Ready struct {
+	Plan    string `json:"plan"`
+	Outline []byte `json:"outline"`
+}
 
-// RecordBytes is the maximum length of a RecordPiece; encoded as base64 it must fit in gRPC's limit of 4 MiB.
-const RecordBytes = 1 << 20
+// Recall requests a part of a plan that the node keeps, or its outline. The node answers with Pieces: with one that is empty if it does not
+// have what is requested.
+type Recall struct {
+	Plan string `json:"plan"`
+	Part int    `json:"part"` // Outline: the outline, as Splits
+}
 
-// RecordPiece is a part of a node's record; the parts are sent in order.
-type RecordPiece struct {
-	Data []byte `json:"data"`
-	Last bool   `json:"last,omitempty"`
+// Outline is the part in a Recall of the outline.
+const Outline = -1
+
+// PieceBytes is the maximum length of a Piece; encoded as base64 it must fit in gRPC's limit of 4 MiB.
+const PieceBytes = 1 << 20
+
+// Piece is some of what a Recall requests; the pieces are sent in order, Splits before Loaded.
+type Piece struct {
+	Splits []byte `json:"splits,omitempty"`
+	Loaded []byte `json:"loaded,omitempty"`
+	Last   bool   `json:"last,omitempty"`
 }
 
 // Progress reports the work done since the last message; it is also the heartbeat.
@@ -119,7 +138,7 @@ type SplitDone struct {
 	Split int    `json:"split"` // plan-wide number
 	Rows  int64  `json:"rows"`
 	Bytes int64  `json:"bytes"`
-	Hash  string `json:"hash"` // hash of its rows as stored in memory
+	Hash  []byte `json:"hash"` // 16 bytes: of its rows as stored in memory
 }
 
 // Loaded says that every split of the node's part is in memory and has been reported.

@@ -77,7 +77,16 @@ var errReplaced = errors.New("it changed since the files were listed")
 
 // Plan implements source.Source. The version is identified by the paths, sizes and versions of all files. If a file changes while the
 // footers are read, all are listed again.
-func (s *Source) Plan(ctx context.Context, progress func(done, total int)) (*source.Plan, error) {
+func (s *Source) Plan(ctx context.Context, pin json.RawMessage, progress func(done, total int)) (*source.Plan, error) {
+	if pin != nil {
+		version, err := decodePin(pin)
+		if err != nil {
+			return nil, err
+		}
+		pinned := *s
+		pinned.Pinned = new(version.Snapshot())
+		return pinned.Plan(ctx, nil, progress)
+	}
 	if err := s.Location.validate(); err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}

@@ -52,7 +52,7 @@ func dataFile(t *testing.T, number, version int64) []byte {
 // rows. It fails the test if rows are missing, twice, in another order, or if a file's rows are of two versions.
 func load(t *testing.T, s *Source) (snapshot int64, versions []int64, err error) {
 	t.Helper()
-	plan, err := s.Plan(t.Context(), nil)
+	plan, err := s.Plan(t.Context(), nil, nil)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -184,7 +184,7 @@ func TestFilesOnDisksThatChange(t *testing.T) {
 				}
 			}
 			s := &Source{Store: objstore.New(objstore.Config{}), Location: Location{URIs: []string{folder}}}
-			plan, err := s.Plan(t.Context(), nil)
+			plan, err := s.Plan(t.Context(), nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -203,7 +203,7 @@ func TestFilesOnDisksThatChange(t *testing.T) {
 				t.Errorf("%d rows, %v", rows, err)
 			}
 			pinned := &Source{Store: s.Store, Location: s.Location, Pinned: &plan.Identity.Snapshot}
-			if _, err := pinned.Plan(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "files were added, removed or overwritten") {
+			if _, err := pinned.Plan(t.Context(), nil, nil); err == nil || !strings.Contains(err.Error(), "files were added, removed or overwritten") {
 				t.Errorf("a head without its plan: %v", err)
 			}
 		})

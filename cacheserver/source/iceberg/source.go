@@ -41,8 +41,13 @@ func (s *Source) Request() any {
 }
 
 // Plan implements source.Source.
-func (s *Source) Plan(ctx context.Context, progress func(done, total int)) (*source.Plan, error) {
-	table, err := traced(ctx, "metadata", func(ctx context.Context) (*Table, error) { return Open(ctx, s.Store, s.Location, s.selection()) })
+func (s *Source) Plan(ctx context.Context, pin json.RawMessage, progress func(done, total int)) (*source.Plan, error) {
+	table, err := traced(ctx, "metadata", func(ctx context.Context) (*Table, error) {
+		if pin != nil {
+			return s.openPinned(ctx, pin, s.selection())
+		}
+		return Open(ctx, s.Store, s.Location, s.selection())
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -91,22 +96,26 @@ func (s *Source) Restore(encoded json.RawMessage) (*source.Plan, error) {
 
 // Open implements source.Source.
 func (s *Source) Open(ctx context.Context, v source.Version, buffers *source.Buffers) (source.Dataset, error) {
-	var pin Pin
 	var selection Selection
-	if err := json.Unmarshal(v.Pin, &pin); err != nil {
-		return nil, fmt.Errorf("the pin of %s: %w", s, err)
-	}
 	if err := json.Unmarshal(v.Selection, &selection); err != nil {
 		return nil, fmt.Errorf("the selection of %s: %w", s, err)
 	}
-	location := s.Location
-	if location.CatalogURI == "" {
-		location.Metadata = pin.MetadataLocation
-	}
-	table, err := OpenPinned(ctx, s.Store, location, pin, selection)
+	table, err := s.openPinned(ctx, v.Pin, selection)
 	if err != nil {
 		return nil, err
 	}
 	table.Mem = buffers
 	return table, nil
+}
+
+func (s *Source) openPinned(ctx context.Context, encoded json.RawMessage, selection Selection) (*Table, error) {
+	var pin Pin
+	if err := json.Unmarshal(encoded, &pin); err != nil {
+		return nil, fmt.Errorf("the pin of %s: %w", s, err)
+	}
+	location := s.Location
+	if location.CatalogURI == "" {
+		location.Metadata = pin.MetadataLocation
+	}
+	return OpenPinned(ctx, s.Store, location, pin, selection)
 }

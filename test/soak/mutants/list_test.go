@@ -36,8 +36,8 @@ var list = []mutant{
 		"if ticket.Node != n.cfg.Index || ticket.Incarnation != n.incarnation {", "if ticket.Node == n.cfg.Index && ticket.Incarnation != n.incarnation {",
 	},
 	{
-		"a wrong hash is ignored", "cacheserver/head/dataset.go",
-		"(before.Hash != done.Hash || before.Rows != done.Rows)", "before.Rows != done.Rows",
+		"all rows have one hash", "cacheserver/node/load/load.go",
+		"Hash: sealed.Hash[:],", "Hash: make([]byte, len(sealed.Hash)),",
 	},
 	{
 		"an abort is lost", "cacheserver/head/cluster.go",
