@@ -366,6 +366,20 @@ func TestParse(t *testing.T) {
 	}
 }
 
+func TestWeightsOfANamespace(t *testing.T) {
+	s, err := Parse([]byte(`{"weights": {"train": 3, "team-b/train": 5, "team-a/eval": 7, "eval": 2}, "namespace": "team-a"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for job, want := range map[string]float64{
+		"train": 3, "team-a/train": 3, "team-b/train": 5, "team-c/train": 1, "team-a/eval": 7, "team-a/other": 1, "/train": 1,
+	} {
+		if got := s.weight(job); got != want {
+			t.Errorf("weight of %s = %v, want %v", job, got, want)
+		}
+	}
+}
+
 // BenchmarkTake measures what a turn costs if nobody else wants one.
 func BenchmarkTake(b *testing.B) {
 	q := New(4)

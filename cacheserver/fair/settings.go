@@ -11,12 +11,15 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // Settings are the weights and limits of jobs. The zero value has none: all jobs have weight 1.
 type Settings struct {
 	// Weights of jobs by name, from 1 to MaxWeight; jobs that are not named have 1.
 	Weights map[string]int `json:"weights,omitempty"`
+	// Namespace is that of the jobs in Weights whose names have no slash: known readers' jobs are named NAMESPACE/JOB.
+	Namespace string `json:"namespace,omitempty"`
 	// MaxJobs is the number of jobs that may have streams at a time; 0: unlimited.
 	MaxJobs int `json:"maxJobs,omitempty"`
 	// MaxStreamsPerJob is the number of streams that a job may have at a time; 0: unlimited.
@@ -30,6 +33,11 @@ func (s Settings) weight(job string) float64 {
 	if w, ok := s.Weights[job]; ok {
 		return float64(w)
 	}
+	if own, ok := strings.CutPrefix(job, s.Namespace+"/"); ok {
+		if w, ok := s.Weights[own]; ok {
+			return float64(w)
+		}
+	}
 	return 1
 }
 
@@ -40,7 +48,7 @@ func Parse(text []byte) (Settings, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&s); err != nil {
-		return Settings{}, fmt.Errorf("want a JSON object with weights, maxJobs, maxStreamsPerJob: %w", err)
+		return Settings{}, fmt.Errorf("want a JSON object with weights, namespace, maxJobs, maxStreamsPerJob: %w", err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return Settings{}, errors.New("want one JSON object, with nothing behind it")

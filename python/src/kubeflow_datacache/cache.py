@@ -9,7 +9,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, get_args
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ from kubeflow_datacache.arguments import check_seconds
 from kubeflow_datacache.client import Closable
 from kubeflow_datacache.codes import CALL_ERRORS, code_of, reason_of
 from kubeflow_datacache.credentials import CredentialOptions, Credentials
-from kubeflow_datacache.errors import DataCacheError, DatasetChangedError
+from kubeflow_datacache.errors import DataCacheError, DatasetChangedError, RefusedError
 from kubeflow_datacache.fetch.exchange import REQUEST, Exchange, GrpcExchange
 from kubeflow_datacache.fetch.retry import Attempts
 from kubeflow_datacache.flight_info import FlightInfo
@@ -110,10 +110,21 @@ class DataCache(Readable):
         environment: DATACACHE_TLS_ROOTS, DATACACHE_TLS_CERTIFICATE, DATACACHE_TLS_KEY and DATACACHE_TOKEN_FILE are
         paths of files, and DATACACHE_TLS_HOSTNAME is a host name. If roots, a certificate or a host name are set, TLS
         is used, unless DATACACHE_ENDPOINT has another scheme. environ: read in place of the process's environment.
+
+        A cache that takes known readers needs no options: where admission has put the cache's CA and a token into the
+        container (/var/run/secrets/datacache), or DATACACHE_CREDENTIALS names a folder with ca.crt and token (with a
+        name, DATACACHE_CREDENTIALS_CODE), they are used, and nothing is sent or read in plain text.
         """
         environ = os.environ if environ is None else environ
         endpoint, host = services.locate(environ, name)
-        own = Credentials.options_from(environ, credentials)
+        folder, named = services.credentials_folder(environ, name)
+        found = Credentials.in_folder(folder, wanted=named)
+        own = Credentials.options_from(environ, {**found, **credentials})
+        if found and endpoint.startswith(("grpc://", "grpc+tcp://")):
+            raise ValueError(
+                f"DATACACHE_ENDPOINT = {endpoint!r}: it is plain text, and {folder} has the CA of the cache, so that it"
+                " is reached by TLS: write grpc+tls://"
+            )
         scheme = "grpc+tls" if Credentials.of(own).uses_tls else "grpc"
         transport: Any = environ.get("DATACACHE_TRANSPORT") or "h2"
         return cls(
@@ -274,42 +285,38 @@ class DataCache(Readable):
         headers = ((_BATCH_BYTES, str(batch_bytes)),)
 
         def by_grpc() -> ChunkReader:
-            return fork.protect(self.connect(location).do_get(fl.Ticket(ticket), self._call_options(location, headers)))
+            options = fl.FlightCallOptions(headers=[(name.encode(), value.encode()) for name, value in headers])
+            return fork.protect(self.connect(location).do_get(fl.Ticket(ticket), options))
 
         if self._by_grpc(location):
             return by_grpc()
-        own, window = self._credentials, 2 * batch_bytes
+        own, window = self._to_nodes, 2 * batch_bytes
         return h2.Reader(location, ticket, headers=headers, window=window, credentials=own, other=by_grpc)
 
     def exchange(self, location: str, ticket: bytes) -> Exchange:
         """Opens a DoExchange call with a data node, to fetch rows by index. Raises codes.CALL_ERRORS."""
         if self._by_grpc(location):
-            return GrpcExchange(self.connect(location), ticket, self._call_options(location))
-        return h2.Exchange(location, ticket, REQUEST, credentials=self._credentials)
+            return GrpcExchange(self.connect(location), ticket, fl.FlightCallOptions())
+        return h2.Exchange(location, ticket, REQUEST, credentials=self._to_nodes)
 
     def _by_grpc(self, location: str) -> bool:
         return self._transport == "grpc" or not location.startswith(_SCHEMES)
 
-    def _call_options(
-        self, location: str, headers: Iterable[tuple[str, str]] = (), seconds: float | None = None
-    ) -> fl.FlightCallOptions:
-        sent = [(name.encode(), value.encode()) for name, value in (*self._credentials.headers(location), *headers)]
-        return fl.FlightCallOptions(headers=sent, timeout=seconds)
+    def _options(self) -> fl.FlightCallOptions:
+        """The options of a call to the head."""
+        sent = [(name.encode(), value.encode()) for name, value in self._credentials.headers(self.endpoint)]
+        return fl.FlightCallOptions(headers=sent, timeout=_ASK_SECONDS)
 
     def _call_get_flight_info(self, descriptor: fl.FlightDescriptor, stop: Stop | None) -> fl.FlightInfo:
         if self._by_grpc(self.endpoint):
-            return self.connect(self.endpoint).get_flight_info(
-                descriptor, self._call_options(self.endpoint, seconds=_ASK_SECONDS)
-            )
+            return self.connect(self.endpoint).get_flight_info(descriptor, self._options())
         call = h2.UnaryCall(self.endpoint, self._credentials)
         (answer,) = call.run("GetFlightInfo", descriptor.serialize(), seconds=_ASK_SECONDS, stop=stop)
         return fl.FlightInfo.deserialize(answer)
 
     def _status(self) -> bytes:
         if self._by_grpc(self.endpoint):
-            (result,) = self.connect(self.endpoint).do_action(
-                "status", self._call_options(self.endpoint, seconds=_ASK_SECONDS)
-            )
+            (result,) = self.connect(self.endpoint).do_action("status", self._options())
             return result.body.to_pybytes()
         call = h2.UnaryCall(self.endpoint, self._credentials)
         (answer,) = call.run("DoAction", message.bytes_field(1, b"status"), seconds=_ASK_SECONDS)
@@ -324,9 +331,12 @@ class DataCache(Readable):
             except CALL_ERRORS as error:
                 if stop is not None and stop.is_set():
                     raise DataCacheError("closed while the head was asked") from error
+                if code_of(error) == "UNAUTHENTICATED" and "expired" not in reason_of(error):
+                    raise RefusedError(f"{self.endpoint}: {reason_of(error)}") from error
                 attempts.failed(error)
 
     def _reset(self) -> None:
+        self._to_nodes = self._credentials.without_token()
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._clients: dict[str, fl.FlightClient] = {}

@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import ipaddress
 import os
 import ssl
 import tempfile
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self, TypedDict
 from urllib.parse import urlsplit
@@ -28,6 +29,8 @@ _ENVIRONMENT: Final = {
     "token": "DATACACHE_TOKEN_FILE",
 }
 _TLS: Final = "grpc+tls"
+_END: Final = "-----END CERTIFICATE-----"
+_SERVER_NAME: Final = "datacache"  # a name of all servers of a cache that has a CA of its own
 
 
 class CredentialOptions(TypedDict, total=False):
@@ -37,10 +40,10 @@ class CredentialOptions(TypedDict, total=False):
     tls_key: PEM of the client certificate (followed by its chain) and of its private key, for servers that require
     client certificates. Files are read again for every connection, so they may be rotated; with transport "grpc", only
     for the first connection to each server. tls_hostname: the host name to verify in server certificates instead of the
-    host in the address; the head and the data nodes then share this name. token: a bearer token sent with every call
-    ("authorization: Bearer ..."). Either the path of a file, which is read again for every call and so may be rotated,
-    or a function that returns the token (picklable if the cache is pickled). Sent over TLS or to loopback addresses
-    only. Cache servers do not check tokens themselves; a gateway before them may.
+    host in the address; the head and the data nodes then share this name. token: a bearer token sent with every call to
+    the head ("authorization: Bearer ..."), whose answers admit to the data nodes. Either the path of a file, which is
+    read again for every call and so may be rotated, or a function that returns the token (picklable if the cache is
+    pickled). Sent over TLS or to loopback addresses only.
     """
 
     tls_roots: Pem | None
@@ -54,7 +57,7 @@ class CredentialOptions(TypedDict, total=False):
 class Credentials:
     """Validated CredentialOptions. Tokens and keys are left out of the repr."""
 
-    roots: bytes | None = None
+    roots: Pem | None = None
     certificate: Pem | None = field(default=None, repr=False)
     key: Pem | None = field(default=None, repr=False)
     hostname: str | None = None
@@ -67,7 +70,7 @@ class Credentials:
             if name not in CredentialOptions.__annotations__:
                 raise TypeError(f"{name} is no parameter of a DataCache; there are {', '.join(_ENVIRONMENT)}")
         own = cls(
-            _pem("tls_roots", options.get("tls_roots")),
+            options.get("tls_roots"),
             options.get("tls_certificate"),
             options.get("tls_key"),
             options.get("tls_hostname"),
@@ -75,8 +78,8 @@ class Credentials:
         )
         if (own.certificate is None) != (own.key is None):
             raise ValueError("tls_certificate and tls_key go together: give both or neither")
-        if own.certificate is not None:
-            own.context()  # raises if certificate and key do not match
+        if own.certificate is not None or own.roots is not None:
+            own.context()  # raises if a file is not there, or certificate and key do not match
         if own.token is not None and not callable(own.token):
             own._bearer()
         return own
@@ -88,6 +91,31 @@ class Credentials:
         own: Any = {name: value for name, value in given.items() if value is not None}
         merged: Any = {**told, **own}
         return merged
+
+    @staticmethod
+    def in_folder(folder: Path, *, wanted: bool) -> CredentialOptions:
+        """The options for the token and the CA in a folder. None if it has no CA, unless they are wanted.
+
+        Raises ValueError, naming the file and how to get it.
+        """
+        ca, token = folder / "ca.crt", folder / "token"
+        if not wanted and not ca.exists():
+            return {}
+        for path in (ca, token):
+            try:
+                empty = not path.read_bytes().strip()
+            except OSError as error:
+                reason = error.strerror
+            else:
+                if not empty:
+                    continue
+                reason = "it is empty"
+            raise ValueError(
+                f"{path}: {reason}: {folder} should have ca.crt, the CA of the cache, and token, which says who reads."
+                " In a TrainJob admission adds both: create the TrainJob anew. Elsewhere write them with"
+                ' "kubectl datacache login NAME --dir DIR", and set DATACACHE_CREDENTIALS to DIR'
+            )
+        return {"tls_roots": ca, "tls_hostname": _SERVER_NAME, "token": token}
 
     @property
     def uses_tls(self) -> bool:
@@ -107,7 +135,11 @@ class Credentials:
 
     def context(self) -> ssl.SSLContext:
         """The client's TLS context."""
-        context = ssl.create_default_context(cadata=self.roots.decode() if self.roots else None)
+        roots = _pem("tls_roots", self.roots)
+        try:
+            context = ssl.create_default_context(cadata=roots.decode() if roots else None)
+        except (ssl.SSLError, ValueError) as error:
+            raise ValueError(f"tls_roots{_shown(self.roots)}: want PEM of certificates ({error})") from None
         context.set_alpn_protocols(["h2"])
         if self.certificate is not None and self.key is not None:
             with _file(self.certificate) as certificate, _file(self.key) as key:
@@ -123,12 +155,23 @@ class Credentials:
     def flight_arguments(self) -> dict[str, Any]:
         """The credentials as keyword arguments of pyarrow.flight.connect."""
         own = {
-            "tls_root_certs": self.roots,
+            "tls_root_certs": _pem("tls_roots", self.roots),
             "cert_chain": _pem("tls_certificate", self.certificate),
             "private_key": _pem("tls_key", self.key),
             "override_hostname": self.hostname,
         }
         return {name: value for name, value in own.items() if value is not None}
+
+    def without_token(self) -> Self:
+        """The credentials for data nodes, which admit by the head's tickets."""
+        return replace(self, token=None)
+
+    def fingerprint(self) -> str:
+        """The SHA-256 of the first trusted certificate; "" if it is not known."""
+        with contextlib.suppress(ValueError, OSError):
+            if pem := _pem("tls_roots", self.roots):
+                return fingerprint_of(ssl.PEM_cert_to_DER_cert(pem.decode().partition(_END)[0] + _END))
+        return ""
 
     def _bearer(self) -> str:
         assert self.token is not None
@@ -148,6 +191,11 @@ class Credentials:
         return token
 
 
+def fingerprint_of(certificate: bytes) -> str:
+    """The SHA-256 of a certificate as DER, shortened, as a person compares it."""
+    return hashlib.sha256(certificate).hexdigest()[:16]
+
+
 def _pem(name: str, given: Pem | None) -> bytes | None:
     """The PEM bytes, given as text, bytes or a path."""
     if given is None or isinstance(given, bytes):
@@ -157,9 +205,13 @@ def _pem(name: str, given: Pem | None) -> bytes | None:
     try:
         return Path(given).read_bytes()
     except OSError as error:
-        shown = "" if name == "tls_key" else f" = {str(given)!r}"  # the value may be the key itself
+        shown = "" if name == "tls_key" else _shown(given)  # the value may be the key itself
         reason = f"want PEM, or the path of a file of it ({error.strerror})"
         raise ValueError(f"{name}{shown}: {reason}") from None
+
+
+def _shown(given: Pem | None) -> str:
+    return "" if isinstance(given, bytes) or "-----BEGIN" in str(given) else f" = {str(given)!r}"
 
 
 @contextlib.contextmanager

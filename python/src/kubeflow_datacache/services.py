@@ -7,8 +7,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+FOLDER: Final = Path("/var/run/secrets/datacache")  # where a training container has a folder for each cache
 _NAME = re.compile(f"({_LABEL}/)?{_LABEL}")
 
 
@@ -18,7 +21,7 @@ def service_name(job: str, name: str | None = None) -> str:
     name: as the TrainJob's storageUri writes it, <name> or <namespace>/<name>.
     """
     service = f"{job}-cache-service"
-    return service if name is None else f"{service}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return service if name is None else f"{service}-{_digest(name)}"
 
 
 def locate(environ: Mapping[str, str], name: str | None) -> tuple[str, str]:
@@ -31,7 +34,7 @@ def locate(environ: Mapping[str, str], name: str | None) -> tuple[str, str]:
             f"name = {name!r}: want the name of a cache as the TrainJob's storageUri writes it, <name> or"
             " <namespace>/<name>"
         )
-    variable = "DATACACHE_ENDPOINT" + ("" if name is None else "_" + re.sub("[-/]", "_", name).upper())
+    variable = _variable("DATACACHE_ENDPOINT", name)
     job, endpoint = environ.get("TRAIN_JOB_NAME", ""), environ.get(variable, "")
     if name is not None and not endpoint and environ.get("DATACACHE_ENDPOINT"):
         raise ValueError(
@@ -44,3 +47,18 @@ def locate(environ: Mapping[str, str], name: str | None) -> tuple[str, str]:
             ' elsewhere give the address, as DataCache("grpc://HOST:50051")'
         )
     return endpoint, service_name(job, name)
+
+
+def credentials_folder(environ: Mapping[str, str], name: str | None) -> tuple[Path, bool]:
+    """The folder with the token and the CA for a cache, and whether the environment names it. It may not exist."""
+    if given := environ.get(_variable("DATACACHE_CREDENTIALS", name)):
+        return Path(given), True
+    return FOLDER / ("own" if name is None else _digest(name)), False
+
+
+def _variable(stem: str, name: str | None) -> str:
+    return stem + ("" if name is None else "_" + re.sub("[-/]", "_", name).upper())
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:8]

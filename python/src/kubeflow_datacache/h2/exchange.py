@@ -29,7 +29,7 @@ class Exchange:
     """
 
     def __init__(self, location: str, ticket: bytes, schema: pa.Schema, *, credentials: Credentials) -> None:
-        self._location, self._batches = location, Batches()
+        self._location, self._credentials, self._batches = location, credentials, Batches()
         self._call: Call | None = None
         self._cancelled = False
         descriptor = fl.FlightDescriptor.for_command(ticket).serialize()
@@ -77,4 +77,4 @@ class Exchange:
         return self._call
 
     def _exception(self, error: Exception) -> Exception:
-        return exception_of(error, self._location, self._call, cancelled=self._cancelled)
+        return exception_of(error, self._location, self._call, cancelled=self._cancelled, credentials=self._credentials)

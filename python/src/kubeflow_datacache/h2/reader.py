@@ -73,7 +73,9 @@ class Reader:
             return self._other.read_chunk()
         except (OSError, ProtocolError) as error:
             self._close()
-            raise exception_of(error, self._location, self._call, cancelled=self._cancelled) from error
+            raise exception_of(
+                error, self._location, self._call, cancelled=self._cancelled, credentials=self._credentials
+            ) from error
         except BaseException:
             self._close()
             raise

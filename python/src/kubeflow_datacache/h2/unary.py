@@ -51,7 +51,9 @@ class UnaryCall:
             while (size := call.message()) is not None:
                 out.append(call.read(size))
         except (OSError, ProtocolError) as error:
-            raise exception_of(error, self._location, self._call, cancelled=self._cancelled) from error
+            raise exception_of(
+                error, self._location, self._call, cancelled=self._cancelled, credentials=self._credentials
+            ) from error
         finally:
             if self._call is not None:
                 self._call.close()
