@@ -193,12 +193,13 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
         del context
         request = self._checked(descriptor.command)
         writer.begin(_projected(request).schema)
-        filtered = Selected.of(request, self._peer.table).filtered
+        table = self._peer.table
+        filtered = Selected.of(request, table).filtered
         for chunk in reader:
             rows = [filtered[number] for number in chunk.data.column(0).to_pylist()]
-            start, end = self._peer.table.nodes[request["node"]]
+            start, end = table.nodes[request["node"]]
             assert all(start <= row < end for row in rows)
-            writer.write_batch(_projected(request, rows))
+            writer.write_batch(_projected(request, [table.first + row for row in rows]))
 
     def _checked(self, ticket: bytes) -> dict[str, Any]:
         request = json.loads(ticket)
