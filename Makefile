@@ -548,6 +548,10 @@ bench-elastic: build peers-venv ## Print what loaders lose and repeat of filtere
 	@echo "==> bench-elastic: trainings of several processes, stopped half way and resumed (about 3 min)"
 	@PYTHONPATH=test/bench:test/conformance:hack:python/src $(PEERS) -m elastic --server $(SERVER) $(BENCH)
 
+.PHONY: bench-worlds
+bench-worlds: build training-venv ## Print how long a rank waits for its batch when ranks come and go, over a network with 1 ms round trip; the bar is 50 ms at p99 (about 1 min, as root).
+	@PYTHONPATH=python/src:test/bench:test/conformance:hack chrt -r 1 $(TRAINING) test/bench/worlds.py --server $(SERVER)
+
 .PHONY: bench-gpu
 bench-gpu: build training-venv ## Print how long training steps wait for batches on the GPU, by each way there (about 3 min; says so where there is no GPU, and fails).
 	@PYTHONPATH=python/src:test/conformance:hack $(TRAINING) test/bench/gpu.py --server $(SERVER)
@@ -580,8 +584,8 @@ soak: schedules build training-venv ## Run schedules, then real servers that are
 	@echo "==> soak: $(SOAK) schedules of the loader; a failure names the --seed and --schedule that repeat it (about 5 s each)"
 	@PYTHONPATH=python/src $(TRAINING) -m pytest python/tests/test_kills.py python/tests/test_mixture_kills.py -k servers_are_lost --rootdir python -c python/pyproject.toml \
 		--server $(SERVER) --thorough $$((($(SOAK) + 5) / 6))
-	@echo "==> soak: 1,000 histories of ranks that come and go (about 5 min)"
-	@PYTHONPATH=python/src $(TRAINING) -m pytest python/tests/test_resize.py -k histories --rootdir python -c python/pyproject.toml --server $(SERVER) --thorough 125
+	@echo "==> soak: 1,000 histories of ranks that come and go, 10,000 resizes of one loader (about 7 min)"
+	@PYTHONPATH=python/src $(TRAINING) -m pytest python/tests/test_resize.py -k "histories or leave_nothing" --rootdir python -c python/pyproject.toml --server $(SERVER) --thorough 125
 	@echo "==> soak: $(SOAK) blows at random; the log's FAULTS_SEED repeats a run (about 10 s a blow)"
 	@FAULTS_ROUNDS=$(SOAK) go test ./test/faults -run '^TestKillsAtRandom$$' -count=1 -timeout=0 -v
 	@echo "==> soak: 2,000 random filters beside DuckDB; a failure names the SELECTION_SEED that repeats it (about 2 min)"

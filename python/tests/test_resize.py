@@ -4,7 +4,11 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import random
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -161,3 +165,37 @@ def test_what_is_no_world(cache: DataCache) -> None:
         loader.resize((0, 2))
     with pytest.raises(ValueError, match="step = -1: want at least 0"):
         loader.resize(World(0, 2), -1)
+
+
+def held() -> tuple[int, int, int]:
+    """This process's threads, open files, and resident bytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return threading.active_count(), len(os.listdir("/proc/self/fd")), pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_resizes_leave_nothing(
+    endpoint: str, connect: Callable[..., DataCache], rng: random.Random, thorough: int
+) -> None:
+    """A loader that is resized again and again, to read one batch each time; make soak does it 10,000 times."""
+    loader = plain_loader(connect(endpoint))
+
+    def resize(times: int) -> tuple[int, int, int]:
+        for _ in range(times):
+            size = rng.randint(1, MOST)
+            loader.resize(World(rng.randrange(size), size), rng.randrange(ROWS // GROUP))
+            next(iter(loader))
+        loader.close()
+        gc.collect()
+        return held()
+
+    resize(40)  # memory that is kept and used again
+    threads, files, resident = resize(40)
+    end = time.monotonic() + 30
+    after = resize(80 * thorough)
+    while (after[0] > threads or after[1] > files) and time.monotonic() < end:
+        time.sleep(0.05)  # closed streams end in threads of their own
+        after = held()
+    print(f"{80 * thorough} resizes: {(threads, files, resident)} before, {after} after")
+    assert after[0] <= threads, threading.enumerate()
+    assert after[1] <= files
+    assert after[2] < resident + (48 << 20), f"{(after[2] - resident) >> 20} MiB more"
