@@ -54,7 +54,7 @@ func Twin(source *trainer.TrainingRuntimeSpec, gate Gate) (*trainer.TrainingRunt
 	if err := await(jobs, replaced); err != nil {
 		return nil, err
 	}
-	nameJob(jobs)
+	nameJob(jobs, twin.MLPolicy != nil && twin.MLPolicy.MPI != nil)
 	keepSuccess(spec)
 	return twin, nil
 }
@@ -100,20 +100,28 @@ func hasClaim(spec *jobset.JobSetSpec, name string) bool {
 	return false
 }
 
-// nameJob sets TRAIN_JOB_NAME in every training container.
-func nameJob(jobs []jobset.ReplicatedJob) {
+// nameJob sets TRAIN_JOB_NAME in every training container. With MPI, ranks on other pods get the environment of the pod's sshd, not that of
+// its container; Open MPI passes on the launcher's variables whose names begin with OMPI_.
+func nameJob(jobs []jobset.ReplicatedJob, mpi bool) {
+	names := []corev1.EnvVar{jobName()}
+	if mpi {
+		forwarded := jobName()
+		forwarded.Name = "OMPI_" + forwarded.Name
+		names = append(names, forwarded)
+	}
 	for i := range jobs {
 		c := request.Container(&jobs[i], wellknown.NodeName)
 		if c == nil || isInitializer(&jobs[i]) {
 			continue
 		}
-		name := jobName()
-		at := slices.IndexFunc(c.Env, func(v corev1.EnvVar) bool { return v.Name == name.Name })
-		if at < 0 {
-			c.Env = append(c.Env, name)
-			continue
+		for _, name := range names {
+			at := slices.IndexFunc(c.Env, func(v corev1.EnvVar) bool { return v.Name == name.Name })
+			if at < 0 {
+				c.Env = append(c.Env, name)
+				continue
+			}
+			c.Env[at] = name
 		}
-		c.Env[at] = name
 	}
 }
 

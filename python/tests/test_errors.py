@@ -203,6 +203,7 @@ def test_bad_endpoints(endpoint: str) -> None:
 
 def test_from_env() -> None:
     assert DataCache.from_env({"TRAIN_JOB_NAME": "bert"}).endpoint == "grpc://bert-cache-service:50051"
+    assert DataCache.from_env({"OMPI_TRAIN_JOB_NAME": "bert"}).endpoint == "grpc://bert-cache-service:50051"
     environ = {"TRAIN_JOB_NAME": "bert", "DATACACHE_ENDPOINT": "grpc://127.0.0.1:50051"}
     assert DataCache.from_env(environ).endpoint == "grpc://127.0.0.1:50051"
     with pytest.raises(ValueError, match="neither TRAIN_JOB_NAME nor DATACACHE_ENDPOINT is set"):

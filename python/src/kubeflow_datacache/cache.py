@@ -244,7 +244,7 @@ class DataCache(Readable):
         Setting `stop` ends the retries. attempts: those of an operation that this call is part of. The request is for
         the job of TRAIN_JOB_NAME, unless it names another.
         """
-        own = {"job": job} if (job := os.environ.get("TRAIN_JOB_NAME")) else {}
+        own = {"job": job} if (job := services.job_name(os.environ)) else {}
         descriptor = fl.FlightDescriptor.for_command(json.dumps({"v": 1, **own, **request}).encode())
 
         def call() -> fl.FlightInfo:

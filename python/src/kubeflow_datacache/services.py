@@ -24,6 +24,12 @@ def service_name(job: str, name: str | None = None) -> str:
     return service if name is None else f"{service}-{_digest(name)}"
 
 
+def job_name(environ: Mapping[str, str]) -> str:
+    """The name of this process's TrainJob, "" if it is of none. Open MPI starts ranks on other pods without the
+    variables of its launcher, except those whose names begin with OMPI_."""
+    return environ.get("TRAIN_JOB_NAME") or environ.get("OMPI_TRAIN_JOB_NAME", "")
+
+
 def locate(environ: Mapping[str, str], name: str | None) -> tuple[str, str]:
     """The address of a cache that the environment has, "" if none, and the host of the TrainJob's cache otherwise.
 
@@ -35,7 +41,7 @@ def locate(environ: Mapping[str, str], name: str | None) -> tuple[str, str]:
             " <namespace>/<name>"
         )
     variable = _variable("DATACACHE_ENDPOINT", name)
-    job, endpoint = environ.get("TRAIN_JOB_NAME", ""), environ.get(variable, "")
+    job, endpoint = job_name(environ), environ.get(variable, "")
     if name is not None and not endpoint and environ.get("DATACACHE_ENDPOINT"):
         raise ValueError(
             f"DATACACHE_ENDPOINT is the address of one cache, and {name!r} is asked for by its name:"
