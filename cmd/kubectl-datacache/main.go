@@ -96,6 +96,7 @@ func command() *cobra.Command {
   kubectl datacache top train
   kubectl datacache logs train --server node --follow
   kubectl datacache ui train
+  kubectl datacache login reviews --dir ./credentials
   kubectl datacache doctor`,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl datacache"},
 		Version:       cmp.Or(version, moduleVersion()),
@@ -104,7 +105,7 @@ func command() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&at.rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig file")
 	clientcmd.BindOverrideFlags(&at.overrides, root.PersistentFlags(), clientcmd.RecommendedConfigOverrideFlags(""))
-	root.AddCommand(listCommand(at), statusCommand(at), whyCommand(at), topCommand(at), doctorCommand(at), eventsCommand(at), logsCommand(at), uiCommand(at))
+	root.AddCommand(listCommand(at), statusCommand(at), whyCommand(at), topCommand(at), doctorCommand(at), eventsCommand(at), logsCommand(at), uiCommand(at), loginCommand(at))
 	at.completeFlags(root)
 	return root
 }
