@@ -5,10 +5,10 @@ package controller
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
+	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -36,6 +36,12 @@ type arrowEngine struct {
 	heads    heads
 	warnings *podstate.Warnings
 	losses   sync.Map // *losses by types.NamespacedName of DataCaches
+
+	readers  v1alpha1.Readers // of caches that don't say
+	noAnyone bool             // all caches are for known readers
+	keys     *keySource
+	accesses sync.Map // workload.Access by types.NamespacedName of DataCaches, as applied
+	now      func() time.Time
 }
 
 var _ engine.Engine = (*arrowEngine)(nil)
@@ -50,7 +56,12 @@ func (e *arrowEngine) Provision(ctx context.Context, dc *v1alpha1.DataCache) err
 	if err := e.replaceLost(ctx, dc); err != nil {
 		return err
 	}
-	for _, object := range workload.Objects(dc, e.watchers) {
+	access, err := e.accessOf(ctx, dc)
+	if err != nil {
+		return err
+	}
+	e.accesses.Store(client.ObjectKeyFromObject(dc), access)
+	for _, object := range workload.Objects(dc, access, e.watchers) {
 		if _, err := kube.Apply(ctx, e.Applier, object); err != nil {
 			return err
 		}
@@ -59,50 +70,15 @@ func (e *arrowEngine) Provision(ctx context.Context, dc *v1alpha1.DataCache) err
 	if err != nil {
 		return err
 	}
-	if err := e.keepSecret(ctx, dc, want); err != nil {
+	changed, err := e.keepSecret(ctx, dc, want)
+	if err == nil && changed {
+		want, err = workload.LeaderWorkerSet(dc, e.server)
+	}
+	if err != nil {
 		return err
 	}
 	_, err = kube.Apply(ctx, e.Applier, want)
 	return err
-}
-
-// keepSecret creates the Secret with the cache's key before the pods are created, and again if somebody deleted it and a pod waits
-// for it. In that case the pods with the old key must be deleted: they could not authenticate to those with the new one.
-func (e *arrowEngine) keepSecret(ctx context.Context, dc *v1alpha1.DataCache, set *lws.LeaderWorkerSet) error {
-	err := e.Client.Get(ctx, client.ObjectKeyFromObject(set), &lws.LeaderWorkerSet{})
-	if apierrors.IsNotFound(err) {
-		_, err = e.createSecret(ctx, dc)
-		return err
-	}
-	if err != nil {
-		return fmt.Errorf("start DataCache %s: %w", kube.Qualified(dc), err)
-	}
-	pods, err := e.pods(ctx, dc)
-	if err != nil || !podstate.LacksSecret(pods, kube.SecretName(dc)) {
-		return err
-	}
-	created, err := e.createSecret(ctx, dc)
-	if err != nil || !created {
-		return err
-	}
-	return e.Release(ctx, dc)
-}
-
-// createSecret creates the Secret with the key, unless it exists. A Secret with that name is ours, since the name contains the
-// DataCache's UID.
-func (e *arrowEngine) createSecret(ctx context.Context, dc *v1alpha1.DataCache) (created bool, err error) {
-	key := make([]byte, 32)
-	if _, err := rand.Read(key); err != nil {
-		return false, fmt.Errorf("make the cache's key: %w", err)
-	}
-	err = e.Client.Create(ctx, workload.Secret(dc, hex.EncodeToString(key)))
-	if apierrors.IsAlreadyExists(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("create Secret %s: %w", kube.SecretName(dc), err)
-	}
-	return true, nil
 }
 
 // observe queries every running head; if none answers, it derives the status from the pods.
@@ -112,8 +88,12 @@ func (e *arrowEngine) Observe(ctx context.Context, dc *v1alpha1.DataCache) (engi
 		Selector: labels.SelectorFromSet(kube.HeadSelector(dc)).String(),
 	}
 	set, err := e.find(ctx, dc)
-	if err != nil || set == nil {
+	if err != nil {
 		return out, err
+	}
+	out.Access = e.accessConditions(ctx, dc, set, nil)
+	if set == nil {
+		return out, nil
 	}
 	out.Exists, out.Leaving, out.Created = true, set.DeletionTimestamp != nil, set.CreationTimestamp
 	out.Replicas, out.ReadyReplicas = set.Status.Replicas, set.Status.ReadyReplicas
@@ -125,7 +105,10 @@ func (e *arrowEngine) Observe(ctx context.Context, dc *v1alpha1.DataCache) (engi
 	if err != nil {
 		return out, err
 	}
-	combine(&out, set, pods, e.askAll(ctx, pods), why)
+	answers := e.askAll(ctx, pods)
+	out.Access = e.accessConditions(ctx, dc, set, answers)
+	out.Again = slices.ContainsFunc(answers, func(a headAnswer) bool { return a.status != nil && e.keys.lacks(a.status.Access.UnknownKey) })
+	combine(&out, set, pods, answers, why)
 	return out, nil
 }
 
@@ -181,7 +164,7 @@ func (e *arrowEngine) find(ctx context.Context, dc *v1alpha1.DataCache) (*lws.Le
 
 // Release deletes the LeaderWorkerSet, and with it the pods.
 func (e *arrowEngine) Release(ctx context.Context, dc *v1alpha1.DataCache) error {
-	e.losses.Delete(client.ObjectKeyFromObject(dc))
+	e.forget(client.ObjectKeyFromObject(dc))
 	set, err := e.find(ctx, dc)
 	if err != nil || set == nil {
 		return err
@@ -189,10 +172,15 @@ func (e *arrowEngine) Release(ctx context.Context, dc *v1alpha1.DataCache) error
 	return e.deleteSet(ctx, set)
 }
 
+func (e *arrowEngine) forget(cache types.NamespacedName) {
+	e.losses.Delete(cache)
+	e.accesses.Delete(cache)
+}
+
 // releaseOrphan deletes the LeaderWorkerSet of a DataCache that no longer exists: a DataCache deleted with --cascade=orphan leaves it
 // without an owner.
 func (e *arrowEngine) releaseOrphan(ctx context.Context, cache types.NamespacedName) error {
-	e.losses.Delete(cache)
+	e.forget(cache)
 	set := &lws.LeaderWorkerSet{}
 	err := e.Client.Get(ctx, types.NamespacedName{Namespace: cache.Namespace, Name: wellknown.CacheName(cache.Name)}, set)
 	if apierrors.IsNotFound(err) {

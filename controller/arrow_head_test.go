@@ -29,16 +29,16 @@ func TestAsk(t *testing.T) {
 			fmt.Fprint(w, body)
 		}
 	}
-	const whole = `{"state":"Loading","reason":"loading 42%","table":"db.t","snapshot":7,"rows":120,"bytes":4096,"splits":{"done":12,"total":28},"nodes":[{"index":0}]}`
+	const whole = `{"state":"Loading","reason":"loading 42%","table":"db.t","snapshot":7,"rows":120,"bytes":4096,"splits":{"done":12,"total":28},"nodes":[{"index":0}],"access":{"readers":"Known","unknownKey":"k1"}}`
 	for name, c := range map[string]struct {
 		handler http.HandlerFunc
 		want    string // the state, or a part of the error
 		fails   bool
 		timeout time.Duration // 0: longer than any machine needs
 	}{
-		"loads":             {handler: reply(http.StatusOK, whole), want: "{State:Loading Reason:loading 42% Snapshot:7 Rows:120 Bytes:4096 Splits:{Done:12 Total:28} Nodes:[{Index:0 State: Rows:0 Restarts:0 Memory:{Used:0 Limit:0}}] Readers:[]}"},
-		"answers an error":  {handler: reply(http.StatusBadGateway, "no"), want: "/status answers 502 Bad Gateway", fails: true},
-		"answers no JSON":   {handler: reply(http.StatusOK, "hello"), want: "read http://reviews-cache-0:8080/status: invalid character", fails: true},
+		"loads":             {handler: reply(http.StatusOK, whole), want: "{State:Loading Reason:loading 42% Snapshot:7 Rows:120 Bytes:4096 Splits:{Done:12 Total:28} Nodes:[{Index:0 State: Rows:0 Restarts:0 Memory:{Used:0 Limit:0}}] Readers:[] Access:{Readers:Known UnknownKey:k1}}"},
+		"answers an error":  {handler: reply(http.StatusBadGateway, "no"), want: "/status?nodes=0 answers 502 Bad Gateway", fails: true},
+		"answers no JSON":   {handler: reply(http.StatusOK, "hello"), want: "read http://reviews-cache-0:8080/status?nodes=0: invalid character", fails: true},
 		"answers for ever":  {handler: reply(http.StatusOK, `{"reason":"`+strings.Repeat("x", maxAnswer)+`"}`), want: "unexpected EOF", fails: true},
 		"keeps us waiting":  {handler: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, want: "Client.Timeout exceeded", fails: true, timeout: 100 * time.Millisecond},
 		"is not there":      {want: "ask head reviews-cache-0: connect: connection refused", fails: true},

@@ -97,7 +97,7 @@ func (r *jobReconciler) serve(ctx context.Context, job *trainer.TrainJob, parsed
 		return err
 	}
 	if own != nil && isOwnedBy(own, job) {
-		return nil
+		return r.trust(ctx, job, map[string]types.NamespacedName{wellknown.OwnCredentials: client.ObjectKeyFromObject(own)})
 	}
 	if uses := parsed.Uses(); len(uses) > 1 {
 		return r.joinAll(ctx, job, uses)
@@ -162,6 +162,9 @@ func requestOf(parsed *request.Job, step request.Step) (*request.Request, error)
 
 // join makes the job a user of the only DataCache that it uses.
 func (r *jobReconciler) join(ctx context.Context, job *trainer.TrainJob, key types.NamespacedName) error {
+	if err := r.trust(ctx, job, map[string]types.NamespacedName{wellknown.OwnCredentials: key}); err != nil {
+		return err
+	}
 	event, err := r.joinAt(ctx, job, wellknown.ServiceName(job.Name), key, true)
 	if event != nil {
 		r.events.recordOnce(job, event)
@@ -172,6 +175,13 @@ func (r *jobReconciler) join(ctx context.Context, job *trainer.TrainJob, key typ
 // joinAll makes the job a user of several DataCaches, of those that exist also if others do not. Its storageUri, which never changes, says
 // which ones they are, so that no record of an earlier decision is needed.
 func (r *jobReconciler) joinAll(ctx context.Context, job *trainer.TrainJob, uses []request.Use) error {
+	caches := map[string]types.NamespacedName{}
+	for _, use := range uses {
+		caches[use.Folder] = use.Key
+	}
+	if err := r.trust(ctx, job, caches); err != nil {
+		return err
+	}
 	var events []*objectEvent
 	var refused []string
 	for _, use := range uses {
@@ -229,6 +239,9 @@ func (r *jobReconciler) share(ctx context.Context, job *trainer.TrainJob, asked 
 		err = ownedByOther(dc, "")
 	}
 	if err != nil {
+		return err
+	}
+	if err := r.trust(ctx, job, map[string]types.NamespacedName{wellknown.OwnCredentials: client.ObjectKeyFromObject(dc)}); err != nil {
 		return err
 	}
 	event, err := r.use(ctx, job, wellknown.ServiceName(job.Name), dc)

@@ -66,6 +66,10 @@ type Options struct {
 	// StatusAddress is the host:port on which steps that wait for files ask for the state of their cache (inject.Settings.StatusURL);
 	// empty: none is served, and no caches of files are made.
 	StatusAddress string
+	// Readers are whom caches serve that don't say (spec.access.readers); empty: anyone.
+	Readers v1alpha1.Readers
+	// NoAnyone makes all caches serve known readers only.
+	NoAnyone bool
 	// MetricsFrom are the pods, besides the manager's namespace, that the NetworkPolicies of caches admit to their HTTP port, which serves
 	// metrics: Prometheus.
 	MetricsFrom []networkingv1.NetworkPolicyPeer
@@ -109,6 +113,9 @@ func (o *Options) complete() error {
 	}
 	if o.ClusterDomain == "" {
 		o.ClusterDomain = "cluster.local"
+	}
+	if o.Readers == "" {
+		o.Readers = v1alpha1.ReadersAnyone
 	}
 	if o.Workers == 0 {
 		o.Workers = 16
@@ -192,14 +199,14 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	if err != nil {
 		return err
 	}
+	keys, err := newKeySource(mgr.GetConfig(), mgr.GetHTTPClient(), o.Now)
+	if err != nil {
+		return err
+	}
 	recorder := mgr.GetEventRecorderFor("datacache")
 	k := kube.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader()}
 	events := &podstate.Warnings{Live: mgr.GetAPIReader(), Now: o.Now}
-	arrow := &arrowEngine{
-		Applier: k, server: workload.Server{Image: o.Image, Policy: o.Gate.ImagePullPolicy, Secrets: o.Gate.ImagePullSecrets, ObjectCacheURL: o.ObjectCacheURL, ObjectCacheCA: o.ObjectCacheCA, Traces: o.TracesEnv},
-		watchers: append([]networkingv1.NetworkPolicyPeer{workload.FromNamespaces(o.Namespace)}, o.MetricsFrom...),
-		heads:    heads{o.Dial, headTimeout}, warnings: events,
-	}
+	arrow := o.arrow(k, events, keys)
 	files := &fluid.Engine{
 		Applier: k, Mapper: mgr.GetRESTMapper(), Gate: o.Gate, Warnings: events, Watches: &fluid.Watches{Cache: mgr.GetCache()}, Now: o.Now,
 		Users: func(ctx context.Context, dc *v1alpha1.DataCache) ([]string, error) {
@@ -240,6 +247,15 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		return setupGangs(mgr, o, k)
 	}
 	return nil
+}
+
+func (o *Options) arrow(k kube.Applier, events *podstate.Warnings, keys *keySource) *arrowEngine {
+	return &arrowEngine{
+		Applier: k, server: workload.Server{Image: o.Image, Policy: o.Gate.ImagePullPolicy, Secrets: o.Gate.ImagePullSecrets, ObjectCacheURL: o.ObjectCacheURL, ObjectCacheCA: o.ObjectCacheCA, ClusterDomain: o.ClusterDomain, Traces: o.TracesEnv},
+		watchers: append([]networkingv1.NetworkPolicyPeer{workload.FromNamespaces(o.Namespace)}, o.MetricsFrom...),
+		heads:    heads{o.Dial, headTimeout}, warnings: events,
+		readers: o.Readers, noAnyone: o.NoAnyone, keys: keys, now: o.Now,
+	}
 }
 
 func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
@@ -286,12 +302,14 @@ func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler, changed <-chan
 	return err
 }
 
-// setupJobs reconciles a TrainJob when its phase, one of its Services, or a DataCache that it may use changes.
+// setupJobs reconciles a TrainJob when its phase, one of its Services, or a DataCache that it may use changes, or how that is trusted.
 func setupJobs(mgr ctrl.Manager, o Options, r *jobReconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("datacache-trainjob").
 		For(&trainer.TrainJob{}, builder.WithPredicates(phaseChanged)).
 		Owns(&corev1.Service{}).
-		Watches(&v1alpha1.DataCache{}, handler.EnqueueRequestsFromMapFunc(jobsOfCache(mgr.GetClient())), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Owns(&corev1.ConfigMap{}).
+		Watches(&v1alpha1.DataCache{}, handler.EnqueueRequestsFromMapFunc(jobsOfCache(mgr.GetClient())),
+			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, trustChanged))).
 		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: max(1, o.Workers/2)}).
 		Complete(withTraces(o.Tracer, trainer.TrainJobKind, reconcile.AsReconciler(mgr.GetClient(), r)))
 }

@@ -65,6 +65,7 @@ func statusOf(dc *v1alpha1.DataCache, f facts) v1alpha1.DataCacheStatus {
 	out.State = c.State
 	setConditions(&out, c, dc.Generation, f.now)
 	setReading(&out, f.reading, dc.Generation, f.now)
+	setAccess(&out, f.Access, dc.Generation, f.now)
 	return out
 }
 
@@ -218,6 +219,22 @@ func setConditions(out *v1alpha1.DataCacheStatus, c engine.Condition, generation
 	}
 }
 
+// setAccess sets the conditions of who may read the cache; nil leaves them as they are.
+func setAccess(out *v1alpha1.DataCacheStatus, access []metav1.Condition, generation int64, now metav1.Time) {
+	if access == nil {
+		return
+	}
+	for _, kind := range []string{v1alpha1.ConditionReadersKnown, v1alpha1.ConditionTokensUnverifiable} {
+		if !slices.ContainsFunc(access, func(c metav1.Condition) bool { return c.Type == kind }) {
+			meta.RemoveStatusCondition(&out.Conditions, kind)
+		}
+	}
+	for _, c := range access {
+		c.Message, c.ObservedGeneration, c.LastTransitionTime = cut(c.Message), generation, now
+		meta.SetStatusCondition(&out.Conditions, c)
+	}
+}
+
 // maxMessage is below the maximum length of a condition's message (32768) and of an event's (1024).
 const maxMessage = 1000
 
@@ -235,6 +252,8 @@ func requeueAfter(status *v1alpha1.DataCacheStatus, f facts) time.Duration {
 	switch {
 	case f.obstacle != nil:
 		return obstaclePause
+	case f.Again:
+		return kube.ConflictPause
 	case !f.plan.run:
 		return f.plan.after
 	case status.State == v1alpha1.StateReady || status.State == v1alpha1.StateFailed:

@@ -51,6 +51,15 @@ var stateChanged = predicate.Funcs{
 	},
 }
 
+// trustChanged passes events that change the authority by which clients of a DataCache check its servers.
+var trustChanged = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*v1alpha1.DataCache)
+		after, also := e.ObjectNew.(*v1alpha1.DataCache)
+		return !ok || !also || trusted(before) != trusted(after)
+	},
+}
+
 var onlyDeleted = predicate.Funcs{
 	CreateFunc:  func(event.CreateEvent) bool { return false },
 	UpdateFunc:  func(event.UpdateEvent) bool { return false },

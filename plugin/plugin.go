@@ -133,10 +133,10 @@ func (d *decorated) inject(ctx context.Context, job *trainer.TrainJob, parsed *r
 	if built != nil {
 		parsed.Runtime = trainer.RuntimeRef{APIGroup: &trainer.GroupVersion.Group, Kind: &built.Kind, Name: built.Name}
 		settings, err := d.admission.SettingsFor(ctx, parsed)
-		if err != nil {
-			return nil, nil, err
+		if err == nil {
+			settings, err = d.asMade(ctx, job, settings)
 		}
-		if settings.NoZoneAffinity, err = d.withoutZone(ctx, job); err != nil {
+		if err != nil {
 			return nil, nil, err
 		}
 		return injected, inject.Mutate(injected, parsed, built, settings), nil

@@ -39,16 +39,15 @@ func (d *decorated) snapshot(ctx context.Context, job *trainer.TrainJob) (*reque
 	return parseSnapshot(kept.Data[snapshotKey])
 }
 
-// withoutZone reports whether the TrainJob's JobSet was made without an affinity to its cache's zone. The setting may have changed
-// since then, but the affinity of an existing JobSet is immutable, and an attempt to change it would make it impossible to resume the
-// TrainJob.
-func (d *decorated) withoutZone(ctx context.Context, job *trainer.TrainJob) (bool, error) {
+// asMade returns the settings with which the TrainJob's JobSet was made, if it has one. They may have changed since then, but the pods of an
+// existing JobSet are immutable, and an attempt to change them would make it impossible to resume the TrainJob.
+func (d *decorated) asMade(ctx context.Context, job *trainer.TrainJob, settings inject.Settings) (inject.Settings, error) {
 	made := &jobset.JobSet{}
 	found, err := d.get(ctx, client.ObjectKeyFromObject(job), made)
-	if err != nil || !found {
-		return d.admission.Settings.NoZoneAffinity, err
+	if found {
+		settings.NoZoneAffinity, settings.NoCredentials = !inject.HasZone(&made.Spec), !inject.HasCredentials(&made.Spec)
 	}
-	return !inject.HasZone(&made.Spec), nil
+	return settings, err
 }
 
 // get reads an object from the first reader that has it; false if none has.

@@ -55,6 +55,8 @@ type DataCacheList struct {
 // +kubebuilder:validation:XValidation:rule="has(self.fluid) == has(oldSelf.fluid)",message="the engine can't be changed: make a new DataCache"
 // +kubebuilder:validation:XValidation:rule="!has(self.fluid) || !has(self.credentials)",message="credentials must not be set with fluid: spec.fluid.encryptOptions names the keys of Secrets"
 // +kubebuilder:validation:XValidation:rule="!has(self.fluid) || !has(self.sharing) || (!has(self.sharing.weights) && !has(self.sharing.maxJobs) && !has(self.sharing.maxStreamsPerJob))",message="sharing must be unset with fluid: it is for the streams of arrow"
+// +kubebuilder:validation:XValidation:rule="!has(self.fluid) || !has(self.access) || (!has(self.access.readers) && !has(self.access.accounts))",message="access.readers and access.accounts must be unset with fluid: whoever may mount the claim reads its files"
+// +kubebuilder:validation:XValidation:rule="!has(self.fluid) || !has(self.tls) || !has(self.tls.rows)",message="tls must be unset with fluid: it is for the connections of arrow"
 // +kubebuilder:validation:XValidation:rule="!has(self.fluid) || !has(self.access) || !has(self.access.namespaces) || !has(self.access.namespaces.from) || self.access.namespaces.from == 'Same'",message="access.namespaces must be unset with fluid: a claim can be mounted in its own namespace only"
 type DataCacheSpec struct {
 	// arrow is the engine that keeps the table as Arrow record batches and serves it over Arrow Flight.
@@ -70,9 +72,13 @@ type DataCacheSpec struct {
 	// +optional
 	Credentials *Credentials `json:"credentials,omitempty"`
 
-	// access selects the namespaces whose TrainJobs may use the cache.
+	// access says who may read the cache. It may be changed at any time: running caches follow within about two minutes.
 	// +optional
 	Access Access `json:"access,omitempty"`
+
+	// tls says what is encrypted between the cache and its clients. It may be changed at any time, as access.
+	// +optional
+	TLS TLS `json:"tls,omitempty"`
 
 	// retention says how long the cache is kept after its last use.
 	// +optional
@@ -114,51 +120,6 @@ type Sharing struct {
 type Credentials struct {
 	// +kubebuilder:validation:XValidation:rule="self.name != ''",message="name must be that of a Secret of this namespace"
 	SecretRef corev1.LocalObjectReference `json:"secretRef"`
-}
-
-// Access says who may use a cache.
-type Access struct {
-	// namespaces whose TrainJobs may use the cache, besides the DataCache's own. Unset: none.
-	// +optional
-	Namespaces NamespaceAccess `json:"namespaces,omitempty"`
-}
-
-// AccessFrom is how other namespaces are chosen.
-//
-// +kubebuilder:validation:Enum=Same;Names;Selector
-type AccessFrom string
-
-// The ways to choose namespaces.
-const (
-	// AccessSame allows only the DataCache's own namespace.
-	AccessSame AccessFrom = "Same"
-	// AccessNames also allows the namespaces of a list.
-	AccessNames AccessFrom = "Names"
-	// AccessSelector also allows the namespaces whose labels match a selector; an empty selector matches all.
-	AccessSelector AccessFrom = "Selector"
-)
-
-// NamespaceAccess chooses namespaces.
-//
-// +kubebuilder:validation:XValidation:rule="has(self.names) == (has(self.from) && self.from == 'Names')",message="names must be set with from: Names, and only then"
-// +kubebuilder:validation:XValidation:rule="has(self.selector) == (has(self.from) && self.from == 'Selector')",message="selector must be set with from: Selector, and only then"
-type NamespaceAccess struct {
-	// from is Same (the default), Names or Selector.
-	// +optional
-	From AccessFrom `json:"from,omitempty"`
-
-	// names of the namespaces.
-	// +optional
-	// +listType=set
-	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=256
-	// +kubebuilder:validation:items:MaxLength=63
-	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	Names []string `json:"names,omitempty"`
-
-	// selector over the labels of namespaces.
-	// +optional
-	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 }
 
 // Retention holds durations such as 90s, 30m or 10h.

@@ -44,6 +44,27 @@ const (
 	ConditionRead = "Read"
 )
 
+// The conditions of who reads a cache (access.readers).
+const (
+	// ConditionReadersKnown is True while the cache serves only known readers.
+	ConditionReadersKnown = "ReadersKnown"
+	// ConditionTokensUnverifiable is True while tokens can't be checked, so that a cache for known readers refuses all, or those whose
+	// tokens are signed by a new key. A cache that serves anyone, or that can check all, does not have it.
+	ConditionTokensUnverifiable = "TokensUnverifiable"
+)
+
+// The reasons of the condition ReadersKnown.
+const (
+	// ReasonKnown: only known readers are served.
+	ReasonKnown = "Known"
+	// ReasonAnyone: whoever can connect is served, as access.readers or the manager's --readers says.
+	ReasonAnyone = "Anyone"
+	// ReasonStartedBefore: the cache's pods were started before this release, without what checks tokens, and serve as they began.
+	ReasonStartedBefore = "StartedBefore"
+	// ReasonApplying: the cache's heads have not read a change of access yet.
+	ReasonApplying = "Applying"
+)
+
 // The reasons of the condition Read.
 const (
 	// ReasonRead: rows were read in the last minutes.
@@ -87,6 +108,11 @@ type DataCacheStatus struct {
 	// endpoint is the address that clients connect to, such as grpc://reviews-cache-service.team-a:50051.
 	// +optional
 	Endpoint string `json:"endpoint,omitempty"`
+
+	// caBundle is the certificate, as PEM, of the authority that the cache's servers have their certificates from, under the name datacache.
+	// It is empty for a cache whose pods were never started by a release that makes one.
+	// +optional
+	CABundle string `json:"caBundle,omitempty"`
 
 	// claimName is the PersistentVolumeClaim of a cache whose engine is mounted as a volume; the arrow engine sets none.
 	// +optional

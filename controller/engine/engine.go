@@ -40,6 +40,10 @@ type Observation struct {
 	Answers, Silent bool
 	// AwaitsEvent: the next change of the cache's objects causes an event, so they are looked at seldom until then.
 	AwaitsEvent bool
+	// Again: the cache's objects must be applied again at once.
+	Again bool
+	// Access are the conditions of who may read the cache; nil: as before.
+	Access []metav1.Condition
 	// Progress is nil if it is unknown. An engine that knows only a percentage sets percent instead.
 	Progress *Progress
 	Percent  *int32

@@ -156,10 +156,16 @@ func MergeDesired(have, want client.Object) {
 // The group size is immutable.
 func mergeLeaderWorkerSet(have, want *lws.LeaderWorkerSet) {
 	have.Spec.Replicas = want.Spec.Replicas
-	if madeBy, ok := have.Annotations[AnnotationPodSettings]; ok && madeBy != want.Annotations[AnnotationPodSettings] {
+	if ReplacesTemplate(have, want) {
 		have.Spec.LeaderWorkerTemplate.LeaderTemplate = want.Spec.LeaderWorkerTemplate.LeaderTemplate
 		have.Spec.LeaderWorkerTemplate.WorkerTemplate = want.Spec.LeaderWorkerTemplate.WorkerTemplate
 	}
+}
+
+// ReplacesTemplate reports whether an existing LeaderWorkerSet gets the template of the wanted one, and so other pods.
+func ReplacesTemplate(have, want *lws.LeaderWorkerSet) bool {
+	madeBy, ok := have.Annotations[AnnotationPodSettings]
+	return ok && madeBy != want.Annotations[AnnotationPodSettings]
 }
 
 // MergeAnnotations returns have overridden by want, without annotations that we wrote before and no longer want. An annotation lists

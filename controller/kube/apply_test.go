@@ -114,7 +114,7 @@ func TestMergeDesired(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, object := range append(workload.Objects(cachetest.Everything(), []networkingv1.NetworkPolicyPeer{workload.FromNamespaces("datacache-system")}), set) {
+	for _, object := range append(workload.Objects(cachetest.Everything(), workload.Access{}, []networkingv1.NetworkPolicyPeer{workload.FromNamespaces("datacache-system")}), set) {
 		kind := reflect.TypeOf(object).Elem().Name()
 		if _, ok := mergeCases[kind]; !ok {
 			t.Errorf("a cache has a %s, of which no merge is tried", kind)

@@ -4,6 +4,8 @@
 package kube
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,11 +63,16 @@ func HeadSelector(dc *v1alpha1.DataCache) map[string]string {
 	return map[string]string{lws.SetNameLabelKey: wellknown.CacheName(dc.Name), lws.WorkerIndexLabelKey: "0"}
 }
 
-// SecretName differs for a DataCache that is recreated with the same name, so that an old key is never used for a new cache.
+// SecretName differs for a DataCache that is recreated with the same name, so that an old key is never used for a new cache, and for each
+// authority that the cache had: a Secret of the name has the private key for the certificate in the status.
 func SecretName(dc *v1alpha1.DataCache) string {
 	uid := string(dc.UID)
-	return wellknown.CacheName(dc.Name) + "-" + uid[:min(8, len(uid))]
+	sum := sha256.Sum256([]byte(dc.Status.CABundle))
+	return wellknown.CacheName(dc.Name) + "-" + uid[:min(8, len(uid))] + "-" + hex.EncodeToString(sum[:4])
 }
+
+// AccessName is the name of the ConfigMap that says whom a DataCache's servers serve.
+func AccessName(dataCache string) string { return wellknown.CacheName(dataCache) + "-access" }
 
 // Owned returns the metadata of an object that is garbage collected with its DataCache.
 func Owned(dc *v1alpha1.DataCache, name string) metav1.ObjectMeta {

@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/cachetest"
 )
@@ -80,7 +79,7 @@ func TestRunningHeads(t *testing.T) {
 
 func TestLacksSecret(t *testing.T) {
 	t.Parallel()
-	deleted := cachetest.Pod(wellknown.RoleNode, "c-0-1", cachetest.Waiting("CreateContainerConfigError", `secret "reviews-cache-0a1b2c3d" not found`))
+	deleted := cachetest.Pod(wellknown.RoleNode, "c-0-1", cachetest.Waiting("CreateContainerConfigError", `secret "reviews-cache-0a1b2c3d-01020304" not found`))
 	users := cachetest.Pod(wellknown.RoleNode, "c-0-1", cachetest.Waiting("CreateContainerConfigError", `secret "s3-keys" not found`))
 	for name, c := range map[string]struct {
 		pods []*corev1.Pod
@@ -92,7 +91,7 @@ func TestLacksSecret(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := LacksSecret(c.pods, kube.SecretName(cachetest.Minimal())); got != c.want {
+			if got := LacksSecret(c.pods, "reviews-cache-0a1b2c3d-01020304"); got != c.want {
 				t.Errorf("lacksSecret = %v, want %v", got, c.want)
 			}
 		})

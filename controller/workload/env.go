@@ -36,6 +36,9 @@ const (
 	envTrust      = "TRUST_MANIFESTS"
 	envSecret     = "CACHE_SECRET"
 	envSharing    = "SHARING_FILE"
+	envAccess     = "ACCESS_FILE"
+	envAuthority  = "TLS_AUTHORITY"
+	envNames      = "TLS_NAMES"
 	envGoMemory   = "GOMEMLIMIT"
 	envMachine    = "NODE_NAME"
 

@@ -31,6 +31,7 @@ type Server struct {
 	Secrets        []corev1.LocalObjectReference
 	ObjectCacheURL string
 	ObjectCacheCA  string            // Options.ObjectCacheCA
+	ClusterDomain  string            // Options.ClusterDomain
 	Traces         map[string]string // Options.TracesEnv
 }
 
@@ -120,7 +121,7 @@ func headPod(dc *v1alpha1.DataCache, server Server) corev1.PodTemplateSpec {
 	env := append(sourceEnv(dc), selectionEnv(dc)...)
 	// A head's memory is all Go heap (plan and footers); data nodes keep rows outside the heap, under their own limit.
 	memory := resources.Limits[corev1.ResourceMemory]
-	env = append(env, variable(envGoMemory, Decimal(memory.Value()/10*9)))
+	env = append(env, variable(envGoMemory, Decimal(memory.Value()/10*9)), variable(envNames, serviceNames(dc, server.ClusterDomain)))
 	return podTemplate(dc, wellknown.RoleHead, server, cacheContainer(dc, wellknown.RoleHead, env, resources))
 }
 
@@ -145,10 +146,9 @@ func podTemplate(dc *v1alpha1.DataCache, role string, server Server, container c
 	if unique, ok := dc.Labels[wellknown.LabelPlacement]; ok {
 		labels[wellknown.LabelPlacement] = unique
 	}
-	// A sidecar injected into user namespaces would add nothing (plain gRPC to the pods' own names) and would block the ports until
-	// it is ready.
+	// A sidecar injected into user namespaces would add nothing (gRPC to the pods' own names) and would block the ports until it is ready.
 	labels["sidecar.istio.io/inject"] = "false"
-	return corev1.PodTemplateSpec{
+	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: labels},
 		Spec: corev1.PodSpec{
 			Containers:                    []corev1.Container{container},
@@ -164,6 +164,8 @@ func podTemplate(dc *v1alpha1.DataCache, role string, server Server, container c
 			},
 		},
 	}
+	mountAccess(dc, &template.Spec)
+	return template
 }
 
 // cacheContainer runs `cacheserver head` or `cacheserver node`. LWS sets the head's address, the number of nodes and the node's index

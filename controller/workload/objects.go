@@ -29,10 +29,11 @@ const (
 
 // Objects are the objects of a cache that exist from its first start until it is deleted, even while its pods are released:
 // they cost nothing, and clients can resolve names again as soon as the pods are back.
-func Objects(dc *v1alpha1.DataCache, watchers []networkingv1.NetworkPolicyPeer) []client.Object {
+func Objects(dc *v1alpha1.DataCache, access Access, watchers []networkingv1.NetworkPolicyPeer) []client.Object {
 	return []client.Object{
 		cacheAccount(dc),
 		settings(dc),
+		AccessConfig(dc, access),
 		Service(dc),
 		cachePolicy(dc, watchers),
 		cacheBudget(dc),
@@ -108,7 +109,7 @@ func ServicePorts() []corev1.ServicePort {
 	return []corev1.ServicePort{port(flightPort, wellknown.FlightPort), port(httpPort, wellknown.HTTPPort)}
 }
 
-// cachePolicy admits, besides the cache's own pods, those that may use it (anyone who reaches the head can read the table), and watchers,
+// cachePolicy admits, besides the cache's own pods, those that may use it (with readers: Anyone all who reach the head read the table), and watchers,
 // which read /status and /metrics. It does not restrict egress, since object stores can be anywhere.
 func cachePolicy(dc *v1alpha1.DataCache, watchers []networkingv1.NetworkPolicyPeer) *networkingv1.NetworkPolicy {
 	users := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}} // every pod of this namespace, including the cache's
@@ -159,13 +160,16 @@ func cacheBudget(dc *v1alpha1.DataCache) *policyv1.PodDisruptionBudget {
 	}
 }
 
-// Secret holds the key with which head and data nodes authenticate each other and tickets. It is written once and never read by
-// the controller, which has no permission to read Secrets.
-func Secret(dc *v1alpha1.DataCache, key string) *corev1.Secret {
+// authorityKey is the key of the Secret with the certificate of the cache's authority and its private key.
+const authorityKey = "CACHE_CA"
+
+// Secret holds the key with which head and data nodes authenticate each other and tickets, and the cache's authority. It is written once and
+// never read by the controller, which has no permission to read Secrets.
+func Secret(dc *v1alpha1.DataCache, key string, certificate, private []byte) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: kube.Owned(dc, kube.SecretName(dc)),
 		Immutable:  new(true),
 		Type:       corev1.SecretTypeOpaque,
-		StringData: map[string]string{envSecret: key},
+		StringData: map[string]string{envSecret: key, authorityKey: joined(certificate, private)},
 	}
 }

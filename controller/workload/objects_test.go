@@ -5,6 +5,7 @@ package workload
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -29,18 +30,22 @@ func TestObjects(t *testing.T) {
 	pinned := cachetest.Minimal()
 	pinned.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{Ref: new("main")}
 	pinned.Spec.Access.Namespaces = v1alpha1.NamespaceAccess{From: v1alpha1.AccessSelector, Selector: &metav1.LabelSelector{}}
-	pinned.Status.Snapshot = "77"
+	pinned.Status.Snapshot, pinned.Status.CABundle = "77", "a certificate"
+	access := Access{
+		Readers: v1alpha1.ReadersKnown, Rows: v1alpha1.RowsTLS, Audiences: []string{"of the cache"}, Jobs: map[string]string{"uid": "train-x"},
+		Namespaces: []string{"team-a", "team-b"}, Accounts: []string{"team-b/etl"}, Issuers: []Issuer{{"https://issuer", json.RawMessage(`{"keys": []}`)}},
+	}
 	for name, dc := range map[string]*v1alpha1.DataCache{"minimal": cachetest.Minimal(), "everything": cachetest.Everything(), "pinned": pinned} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			before := dc.DeepCopy()
 			set, err := LeaderWorkerSet(dc, Server{
-				Image: "example.com/cacheserver:v1", ObjectCacheURL: "https://objects.example.svc", ObjectCacheCA: "objects-ca",
+				Image: "example.com/cacheserver:v1", ObjectCacheURL: "https://objects.example.svc", ObjectCacheCA: "objects-ca", ClusterDomain: "cluster.local",
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			objects := append(Objects(dc, []networkingv1.NetworkPolicyPeer{FromNamespaces("datacache-system")}), Secret(dc, "a key"), set)
+			objects := append(Objects(dc, access, []networkingv1.NetworkPolicyPeer{FromNamespaces("datacache-system")}), Secret(dc, "a key", []byte("a certificate\n"), []byte("its key\n")), set)
 			goldentest.Compare(t, filepath.Join("testdata", name+".yaml"), render(t, objects))
 			if diff := cmp.Diff(before, dc); diff != "" {
 				t.Errorf("the DataCache was changed (-before +after):\n%s", diff)

@@ -117,6 +117,10 @@ func (a *Admission) validate(ctx context.Context, parsed *request.Job) (warnings
 	if len(errs) > 0 {
 		return nil, errs, nil
 	}
+	if asked.Cache.Access.Readers == v1alpha1.ReadersAnyone && a.Settings.NoAnyone {
+		return nil, field.ErrorList{field.Forbidden(field.NewPath("spec", "initializer", "dataset", "env"),
+			"READERS=Anyone, of the TrainJob or of its runtime's step "+wellknown.StepName+", is not allowed by this installation of datacache (--allow-anyone=false): set READERS to Known, or name another runtime")}, nil
+	}
 	named, errs, err := a.checkCaches(ctx, parsed, asked)
 	if err != nil || len(errs) > 0 {
 		return nil, errs, err

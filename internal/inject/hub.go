@@ -129,7 +129,7 @@ func addPatches(job *trainer.TrainJob, patched []trainer.ReplicatedJobPatch, set
 			continue
 		}
 		spec, more := (*jobs)[at].Template.Spec.Template.Spec, each.Template.Spec.Template.Spec
-		if !slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == hubVolume }) {
+		if !slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == more.Volumes[0].Name }) {
 			spec.Volumes = append(spec.Volumes, more.Volumes...)
 		}
 		spec.Containers = withMounts(spec.Containers, more.Containers[0])

@@ -114,7 +114,7 @@ func TestUseHubNeedsAMirror(t *testing.T) {
 	}
 }
 
-// TestUseHubBesideACache checks that zone affinity and mounts are in one entry of the patches.
+// TestUseHubBesideACache checks that zone affinity and both mounts are in one entry of the patches.
 func TestUseHubBesideACache(t *testing.T) {
 	t.Parallel()
 	job, rt := trainJob(table, location), stock(t, "torch-distributed")
@@ -128,8 +128,8 @@ func TestUseHubBesideACache(t *testing.T) {
 		t.Fatalf("%d patches, want 1", len(job.Spec.RuntimePatches))
 	}
 	node := job.Spec.RuntimePatches[0].TrainingRuntimeSpec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
-	if node.Affinity == nil || len(node.Volumes) != 1 || len(node.Containers) != 1 {
-		t.Errorf("%+v, want affinity, volume and mount", node)
+	if node.Affinity == nil || len(node.Volumes) != 2 || len(node.Containers) != 1 || len(node.Containers[0].VolumeMounts) != 2 {
+		t.Errorf("%+v, want affinity, and the volumes and mounts of the cache's credentials and of the hub's token", node)
 	}
 }
 

@@ -22,14 +22,18 @@ var runtimeName = field.NewPath("spec", "runtimeRef", "name")
 type Settings struct {
 	// NoZoneAffinity disables the affinity of training pods to the zone of their cache's pods.
 	NoZoneAffinity bool
+	// NoCredentials mounts no tokens for caches.
+	NoCredentials bool
+	// NoAnyone rejects TrainJobs that ask for a cache that serves anyone (READERS=Anyone).
+	NoAnyone bool
 	// Gangs says that the waiting step leaves gangs, by webhook.MutateJobSetPath or package plugin; otherwise runtimes with a podGroupPolicy
 	// are rejected.
 	Gangs bool
 	// HubMirror is the mirror of the Hugging Face hub that UseHub makes TrainJobs use.
 	HubMirror HubMirror
 	// Unique is a text that is unique to the TrainJob and valid as a label value, such as the UID of the admission request. With it,
-	// training pods of a TrainJob whose name is still to be generated find the zone of their cache; if it is empty, they have no
-	// affinity.
+	// training pods of a TrainJob whose name is still to be generated find the zone of their cache and have tokens for it; if it is empty,
+	// they have neither.
 	Unique string
 	// StatusURL is where gates ask for the state of caches without a head (controller.Options.StatusAddress); such caches can't be waited
 	// for if it is empty.
@@ -62,8 +66,8 @@ func Mutate(job *trainer.TrainJob, parsed *request.Job, rt *request.Runtime, set
 		files.mount(job, rt, settings)
 		return nil
 	}
-	if asked != nil && !settings.NoZoneAffinity {
-		preferZone(job, parsed, asked, rt, settings)
+	if asked != nil {
+		patchPods(job, parsed, asked, rt, settings)
 	}
 	return nil
 }

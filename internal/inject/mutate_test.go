@@ -137,6 +137,7 @@ func TestMutateCreate(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			tt.settings.NoCredentials = true // of which TestCredentials is
 			expect(t, mutate(tt.job, tt.rt, tt.settings))
 			if diff := cmp.Diff(tt.want, tt.job); diff != "" {
 				t.Errorf("TrainJob (-want +got):\n%s", diff)

@@ -20,25 +20,52 @@ import (
 // 100.
 const zoneWeight = 50
 
-// preferZone adds our entry of spec.runtimePatches, with which training pods prefer the zone of their cache's pods.
-func preferZone(job *trainer.TrainJob, parsed *request.Job, asked *request.Request, rt *request.Runtime, settings Settings) {
-	term, ok := zoneTerm(job, parsed, asked, settings.Unique)
-	if !ok {
-		return
-	}
+// patchPods adds our entry of spec.runtimePatches: training pods get the credentials for their caches, and prefer the zone of the first
+// one's pods.
+func patchPods(job *trainer.TrainJob, parsed *request.Job, asked *request.Request, rt *request.Runtime, settings Settings) {
+	id := identify(job, parsed.Name, settings.Unique)
+	volume := credentials(parsed, asked, id, settings)
+	term, near := zoneTerm(parsed, asked, id)
+	near = near && !settings.NoZoneAffinity
 	var jobs []trainer.ReplicatedJobPatch
 	for i := range rt.Spec.Template.Spec.ReplicatedJobs {
-		if target := &rt.Spec.Template.Spec.ReplicatedJobs[i]; !isInitializer(target) && request.Container(target, wellknown.NodeName) != nil {
-			jobs = append(jobs, trainer.ReplicatedJobPatch{Name: target.Name, Template: &trainer.JobTemplatePatch{
-				Spec: &trainer.JobSpecPatch{Template: &trainer.PodTemplatePatch{
-					Spec: &trainer.PodSpecPatch{Affinity: withTerm(target, term)},
-				}},
-			}})
+		target := &rt.Spec.Template.Spec.ReplicatedJobs[i]
+		if isInitializer(target) || request.Container(target, wellknown.NodeName) == nil || volume == nil && !near {
+			continue
 		}
+		pod := &trainer.PodSpecPatch{}
+		if near {
+			pod.Affinity = withTerm(target, term)
+		}
+		if volume != nil {
+			pod.Volumes, pod.Containers = []corev1.Volume{*volume}, []trainer.ContainerPatch{{Name: wellknown.NodeName, VolumeMounts: []corev1.VolumeMount{credentialsMount}}}
+		}
+		jobs = append(jobs, trainer.ReplicatedJobPatch{Name: target.Name, Template: &trainer.JobTemplatePatch{
+			Spec: &trainer.JobSpecPatch{Template: &trainer.PodTemplatePatch{Spec: pod}},
+		}})
+	}
+	if len(jobs) == 0 {
+		return
 	}
 	patch := emptyPatch(settings)
 	patch.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs = jobs
 	setPatch(job, *patch, 0)
+}
+
+// identify returns a text that tells the TrainJob from others of its namespace: its name, or unique, which it keeps in AnnotationPlacement,
+// if it has no name yet; "" if it has neither. The API server may call admission twice for one TrainJob: the first call decides.
+func identify(job *trainer.TrainJob, name, unique string) string {
+	kept := job.Annotations[wellknown.AnnotationPlacement]
+	switch {
+	case patchOf(job) >= 0 && kept != "":
+		return kept
+	case name != "":
+		delete(job.Annotations, wellknown.AnnotationPlacement) // somebody else's
+		return name
+	case unique != "":
+		metav1.SetMetaDataAnnotation(&job.ObjectMeta, wellknown.AnnotationPlacement, unique)
+	}
+	return unique
 }
 
 // emptyPatch returns our entry of spec.runtimePatches, for no job yet.
@@ -54,7 +81,7 @@ func emptyPatch(settings Settings) *trainer.RuntimePatch {
 
 // zoneTerm returns an affinity to the zone of the pods of the TrainJob's cache; ok is false if it has none to find them by. A TrainJob's own
 // cache has its name, which does not exist yet with generateName: then the pods get a unique label.
-func zoneTerm(job *trainer.TrainJob, parsed *request.Job, asked *request.Request, unique string) (term corev1.WeightedPodAffinityTerm, ok bool) {
+func zoneTerm(parsed *request.Job, asked *request.Request, id string) (term corev1.WeightedPodAffinityTerm, ok bool) {
 	label, name, namespaces := wellknown.LabelCache, parsed.Name, []string(nil)
 	switch {
 	case len(asked.References) > 0:
@@ -65,12 +92,8 @@ func zoneTerm(job *trainer.TrainJob, parsed *request.Job, asked *request.Request
 		}
 	case asked.Shared:
 		name = asked.Name
-	case name == "" && unique != "":
-		// The API server may call admission twice for one TrainJob: the label of the first call stays.
-		if patchOf(job) < 0 || job.Annotations[wellknown.AnnotationPlacement] == "" {
-			metav1.SetMetaDataAnnotation(&job.ObjectMeta, wellknown.AnnotationPlacement, unique)
-		}
-		label, name = wellknown.LabelPlacement, job.Annotations[wellknown.AnnotationPlacement]
+	case name == "":
+		label, name = wellknown.LabelPlacement, id
 	}
 	return corev1.WeightedPodAffinityTerm{Weight: zoneWeight, PodAffinityTerm: corev1.PodAffinityTerm{
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{label: name}},

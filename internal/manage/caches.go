@@ -4,6 +4,7 @@
 package manage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/controller"
 	"github.com/kubeflow/datacache/internal/inject"
 )
@@ -35,6 +37,8 @@ type CacheFlags struct {
 	metricsFrom       []string
 	noAffinity        bool
 	gangs             bool
+	readers           string
+	allowAnyone       bool
 	hub               inject.HubMirror
 	pod               client.ObjectKey
 	env               func(string) string
@@ -60,6 +64,8 @@ func (f *CacheFlags) Register(flags *pflag.FlagSet, env func(string) string, fal
 	flags.StringVar(&f.statusURL, "status-url", "", "URL at which those steps reach --status of any manager (default: that of the Service datacache-status in --namespace)")
 	flags.StringArrayVar(&f.metricsFrom, "metrics-from", fromEnv(env, "METRICS_FROM"), "who may read the metrics of caches through their NetworkPolicies, as NAMESPACE or NAMESPACE/POD-LABELS, such as monitoring/app.kubernetes.io/name=prometheus; may be given several times (env METRICS_FROM: one)")
 	flags.BoolVar(&f.gangs, "gangs", env("GANGS") == "true", "serve runtimes with a podGroupPolicy, for which this manager needs rights for PodGroups (manifests/components/gangs); off: refuse their TrainJobs a cache (env GANGS)")
+	flags.StringVar(&f.readers, "readers", cmp.Or(env("READERS"), string(v1alpha1.ReadersAnyone)), "whom caches serve whose access.readers is unset: Known, ServiceAccounts that prove themselves by a token over TLS, or Anyone (env READERS)")
+	flags.BoolVar(&f.allowAnyone, "allow-anyone", env("ALLOW_ANYONE") != "false", "allow DataCaches and TrainJobs to choose Anyone themselves; false: all caches serve known readers only, and TrainJobs that ask for others are refused (env ALLOW_ANYONE)")
 	flags.BoolVar(&f.noAffinity, "no-zone-affinity", false, "don't make training pods prefer the zone of their cache")
 }
 
@@ -68,7 +74,7 @@ func (f *CacheFlags) Namespace() string { return f.pod.Namespace }
 
 // Settings returns the settings for admission.
 func (f *CacheFlags) Settings() inject.Settings {
-	settings := inject.Settings{NoZoneAffinity: f.noAffinity, Gangs: f.gangs, HubMirror: f.hub, StatusURL: f.statusURL}
+	settings := inject.Settings{NoZoneAffinity: f.noAffinity, NoAnyone: !f.allowAnyone, Gangs: f.gangs, HubMirror: f.hub, StatusURL: f.statusURL}
 	if f.status != "" && f.statusURL == "" {
 		settings.StatusURL = fmt.Sprintf("http://datacache-status.%s.svc", f.pod.Namespace)
 	}
@@ -84,6 +90,9 @@ func (f *CacheFlags) Options(ctx context.Context, reader client.Reader) (control
 	default:
 		return controller.Options{}, fmt.Errorf("--cache-image-pull-policy: %q, want Always, IfNotPresent or Never", f.pullPolicy)
 	}
+	if f.readers != string(v1alpha1.ReadersKnown) && f.readers != string(v1alpha1.ReadersAnyone) {
+		return controller.Options{}, fmt.Errorf("--readers: %q, want Known or Anyone", f.readers)
+	}
 	if err := f.complete(ctx, reader, &gate); err != nil {
 		return controller.Options{}, err
 	}
@@ -98,6 +107,7 @@ func (f *CacheFlags) Options(ctx context.Context, reader client.Reader) (control
 	return controller.Options{
 		Image: gate.Image, Gate: gate, Namespace: f.pod.Namespace, ClusterDomain: f.domain,
 		ObjectCacheURL: f.objectCache, ObjectCacheCA: f.objectCacheCA, StatusAddress: f.status, Gangs: f.gangs, TracesEnv: traces, MetricsFrom: from,
+		Readers: v1alpha1.Readers(f.readers), NoAnyone: !f.allowAnyone,
 	}, nil
 }
 

@@ -33,7 +33,10 @@ func Service(owner string) string { return owner + "-cache-service" }
 
 // NamedService is the name of the Service at which the clients of a TrainJob that names several caches find the one with the name, which
 // must be written as in the storageUri. It has 23 characters more than the TrainJob's name.
-func NamedService(job, name string) string {
+func NamedService(job, name string) string { return Service(job) + "-" + Hash(name) }
+
+// Hash tells a TrainJob's caches apart by their names, which must be written as in the storageUri.
+func Hash(name string) string {
 	sum := sha256.Sum256([]byte(name))
-	return Service(job) + "-" + hex.EncodeToString(sum[:4])
+	return hex.EncodeToString(sum[:4])
 }

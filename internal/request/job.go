@@ -78,10 +78,11 @@ func (j *Job) Wants(rt *Runtime) bool {
 	return j.Kind != Nothing || rt != nil && HasGate(rt.Labels, rt.Spec)
 }
 
-// Use is a DataCache that a TrainJob names, and the Service at which the TrainJob's clients find it.
+// Use is a DataCache that a TrainJob names, the Service at which the TrainJob's clients find it, and the folder in which they have
+// credentials for it.
 type Use struct {
 	Reference
-	Service string
+	Service, Folder string
 }
 
 // Uses returns the DataCaches that the TrainJob names by datacache://, nil if it names none or its storageUri is invalid. The first one is
@@ -91,10 +92,10 @@ func (j *Job) Uses() []Use {
 	if j.References == nil {
 		return nil
 	}
-	uses := []Use{{j.References[0], wellknown.ServiceName(j.Name)}}
+	uses := []Use{{j.References[0], wellknown.ServiceName(j.Name), wellknown.OwnCredentials}}
 	if len(j.References) > 1 {
 		for _, r := range j.References {
-			uses = append(uses, Use{r, reference.NamedService(j.Name, r.Name)})
+			uses = append(uses, Use{r, reference.NamedService(j.Name, r.Name), reference.Hash(r.Name)})
 		}
 	}
 	return uses

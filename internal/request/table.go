@@ -47,12 +47,13 @@ func (s *spec) arrow(step Step) (*Request, field.ErrorList) {
 	arrow.Readiness = s.readiness()
 	s.gate()
 	shared, idle := s.lifetime()
-	grace := s.suspendGrace()
+	grace, readers := s.suspendGrace(), s.readers()
 	if len(s.errs) > 0 {
 		return nil, s.errs
 	}
 	arrow.Head.Template, arrow.DataNode.Template = step.template(headContainer), step.template(nodeContainer)
 	request := &Request{Cache: v1alpha1.DataCacheSpec{Arrow: &arrow, Credentials: credentials}, Shared: shared}
+	request.Cache.Access.Readers = readers
 	request.Cache.Retention.SuspendGrace = grace
 	if shared {
 		request.Cache.Retention.IdleTTL = &metav1.Duration{Duration: idle}
@@ -248,4 +249,15 @@ func splitList(text string) (names []string, quoted bool, err error) {
 	}
 	err = json.Unmarshal([]byte(text), &names)
 	return names, true, err
+}
+
+// readers returns whom the cache serves, "" if the manager chooses.
+func (s *spec) readers() v1alpha1.Readers {
+	p := s.given["READERS"]
+	switch readers := v1alpha1.Readers(p.value); readers {
+	case "", v1alpha1.ReadersKnown, v1alpha1.ReadersAnyone:
+		return readers
+	}
+	s.refuse(p, "must be Known or Anyone")
+	return ""
 }

@@ -17,6 +17,10 @@ type HeadStatus struct {
 	} `json:"splits"`
 	Nodes   []NodeStatus `json:"nodes"`
 	Readers []Reader     `json:"readers"`
+	Access  struct {
+		Readers    string `json:"readers"`    // Known or Anyone
+		UnknownKey string `json:"unknownKey"` // ID of the key of a token that could not be checked without it
+	} `json:"access"`
 }
 
 // Percent is the percentage of splits in memory; 100 for a table without rows.

@@ -75,6 +75,31 @@ const (
 	HTTPPort = 8080
 )
 
+// CredentialsFolder is where the containers that train find, in a folder for each cache, a token and the certificate of the cache's authority.
+// The folder of the first or only cache is OwnCredentials, that of a cache that is named beside others reference.Hash of its name.
+const (
+	CredentialsFolder = "/var/run/secrets/datacache"
+	OwnCredentials    = "own"
+	TokenFile         = "token"
+	AuthorityFile     = "ca.crt"
+)
+
+// Audience is that of tokens for the DataCache with the name.
+func Audience(namespace, name string) string {
+	return Group + "/namespaces/" + namespace + "/datacaches/" + name
+}
+
+// PlacementAudience is that of tokens for a TrainJob's own DataCache with the label LabelPlacement, whose name did not exist yet when the
+// TrainJob was admitted.
+func PlacementAudience(placement string) string { return Group + "/placements/" + placement }
+
+// JobAudience is an audience for one TrainJob, whose name, or LabelPlacement, it has.
+func JobAudience(audience, job string) string { return audience + "/trainjobs/" + job }
+
+// AuthoritiesName is the ConfigMap with the certificates of the authorities of a TrainJob's caches. job is the TrainJob's name, or its
+// AnnotationPlacement.
+func AuthoritiesName(job string) string { return job + "-cache-ca" }
+
 // CacheName is the name of a DataCache's LeaderWorkerSet, ServiceAccount and NetworkPolicy.
 func CacheName(dataCache string) string { return dataCache + "-cache" }
 

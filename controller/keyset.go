@@ -1,0 +1,164 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+
+	"github.com/kubeflow/datacache/controller/workload"
+)
+
+const (
+	// keysAge is how long a key set is used before it is read anew.
+	keysAge = 5 * time.Minute
+	// keysPause is the least time between two requests for it, while heads see tokens with keys that it doesn't have.
+	keysPause = 10 * time.Second
+	// keysTimeout bounds such a request.
+	keysTimeout = 10 * time.Second
+)
+
+// keySource reads the keys with which the API server's tokens of ServiceAccounts are checked, and keeps them. It is safe for concurrent use.
+type keySource struct {
+	get func(ctx context.Context, path string) ([]byte, error) // from the API server
+	own func() (token string, err error)                       // the manager's own token; "" if it has none
+	now func() time.Time
+
+	mu    sync.Mutex
+	keys  clusterKeys
+	asked time.Time // the last request; zero: read the keys anew
+}
+
+// clusterKeys are the keys of a cluster's ServiceAccounts.
+type clusterKeys struct {
+	issuer workload.Issuer // without a URL: not known
+	ids    map[string]bool // of the keys
+	err    error           // why tokens can't be checked
+}
+
+func newKeySource(config *rest.Config, client *http.Client, now func() time.Time) (*keySource, error) {
+	api, err := discovery.NewDiscoveryClientForConfigAndClient(config, client)
+	if err != nil {
+		return nil, fmt.Errorf("set up the client for the API server's keys: %w", err)
+	}
+	get := func(ctx context.Context, path string) ([]byte, error) {
+		ctx, cancel := context.WithTimeout(ctx, keysTimeout)
+		defer cancel()
+		return api.RESTClient().Get().AbsPath(path).DoRaw(ctx)
+	}
+	own := func() (string, error) {
+		if config.BearerTokenFile == "" {
+			return config.BearerToken, nil
+		}
+		text, err := os.ReadFile(config.BearerTokenFile)
+		return strings.TrimSpace(string(text)), err
+	}
+	return &keySource{get: get, own: own, now: now}, nil
+}
+
+// current returns the keys, read within keysAge. If they can't be read, the last ones stay, with the error.
+func (s *keySource) current(ctx context.Context) clusterKeys {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := s.now(); s.asked.IsZero() || now.Sub(s.asked) >= keysAge || s.keys.err != nil && now.Sub(s.asked) >= keysPause {
+		keys, err := s.read(ctx)
+		if err == nil {
+			s.keys = keys
+		}
+		s.keys.err, s.asked = err, now
+		if err == nil {
+			s.keys.err = s.checkOwn()
+		}
+	}
+	return s.keys
+}
+
+// lacks reports whether the keys should have one with the ID, and must be read anew.
+func (s *keySource) lacks(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id == "" || s.keys.ids[id] || s.now().Sub(s.asked) < keysPause {
+		return false
+	}
+	s.asked = time.Time{}
+	return true
+}
+
+// read reads the keys from the API server.
+func (s *keySource) read(ctx context.Context) (clusterKeys, error) {
+	text, err := s.get(ctx, "/.well-known/openid-configuration")
+	if err != nil {
+		return clusterKeys{}, fmt.Errorf("read who issues this cluster's tokens: %w", err)
+	}
+	var document struct {
+		Issuer string `json:"issuer"`
+	}
+	if err := json.Unmarshal(text, &document); err != nil || document.Issuer == "" {
+		return clusterKeys{}, errors.New("the API server's /.well-known/openid-configuration names no issuer")
+	}
+	if text, err = s.get(ctx, "/openid/v1/jwks"); err != nil {
+		return clusterKeys{}, fmt.Errorf("read the keys of this cluster's tokens: %w", err)
+	}
+	var set struct {
+		Keys []struct {
+			ID string `json:"kid"`
+		} `json:"keys"`
+	}
+	if err := json.Unmarshal(text, &set); err != nil || len(set.Keys) == 0 {
+		return clusterKeys{}, errors.New("the API server's /openid/v1/jwks has no keys")
+	}
+	keys := clusterKeys{issuer: workload.Issuer{URL: document.Issuer, Keys: bytes.TrimSpace(text)}, ids: map[string]bool{}}
+	for _, key := range set.Keys {
+		keys.ids[key.ID] = true
+	}
+	return keys, nil
+}
+
+// checkOwn returns an error if the manager's own token is signed with a key that the set does not have, or by another issuer: then so are those
+// of readers.
+func (s *keySource) checkOwn() error {
+	token, err := s.own()
+	if err != nil {
+		return fmt.Errorf("read the manager's own token: %w", err)
+	}
+	header, rest, _ := strings.Cut(token, ".")
+	payload, _, signed := strings.Cut(rest, ".")
+	var key struct {
+		ID string `json:"kid"`
+	}
+	var claims struct {
+		Issuer string `json:"iss"`
+	}
+	if !signed || decode(header, &key) != nil || decode(payload, &claims) != nil {
+		return nil // another kind of credential
+	}
+	switch issuer := s.keys.issuer.URL; {
+	case claims.Issuer != issuer:
+		return fmt.Errorf("this cluster's tokens are issued by %s, but its /.well-known/openid-configuration names %s", claims.Issuer, issuer)
+	case !s.keys.ids[key.ID]:
+		return fmt.Errorf("this cluster's tokens are signed with the key %s, which its /openid/v1/jwks does not have", key.ID)
+	}
+	return nil
+}
+
+// decode reads a part of a JSON Web Token.
+func decode(part string, into any) error {
+	text, err := base64.RawURLEncoding.DecodeString(part)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, into)
+}

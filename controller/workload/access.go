@@ -1,0 +1,97 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"encoding/json"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/internal/wellknown"
+)
+
+// Access is the file from which a cache's servers know whom they serve (docs/adr/0036-known-readers.md).
+type Access struct {
+	Readers    v1alpha1.Readers       `json:"readers"`
+	Rows       v1alpha1.RowEncryption `json:"rows"`
+	Audiences  []string               `json:"audiences"`
+	Jobs       map[string]string      `json:"jobs,omitempty"`
+	Namespaces []string               `json:"namespaces"`
+	Accounts   []string               `json:"accounts,omitempty"`
+	Issuers    []Issuer               `json:"issuers,omitempty"`
+}
+
+// Issuer is who signs tokens, and the JSON Web Key Set with which they are checked.
+type Issuer struct {
+	URL  string          `json:"url"`
+	Keys json.RawMessage `json:"keys"`
+}
+
+const (
+	accessKey     = "ACCESS"
+	accessVolume  = "access"
+	accessMount   = "/etc/datacache/access"
+	accessFile    = "access.json"
+	authorityFile = "authority.pem"
+)
+
+// AccessConfig is the ConfigMap with the file. It is not the one with the settings, all of which heads get as variables, whose size is limited.
+func AccessConfig(dc *v1alpha1.DataCache, access Access) *corev1.ConfigMap {
+	text, err := json.Marshal(access)
+	if err != nil {
+		panic(err) // keys come from JSON, and texts can always be encoded
+	}
+	return &corev1.ConfigMap{ObjectMeta: kube.Owned(dc, kube.AccessName(dc.Name)), Data: map[string]string{accessKey: string(text)}}
+}
+
+// AccessIn returns the file that the ConfigMap has; the zero value if it has none.
+func AccessIn(config *corev1.ConfigMap) Access {
+	var access Access
+	if json.Unmarshal([]byte(config.Data[accessKey]), &access) != nil {
+		return Access{} // somebody changed it, and it is about to be written anew
+	}
+	return access
+}
+
+// mountAccess adds the file of Access and that of the cache's authority to a pod. The kubelet updates the first one when the ConfigMap changes.
+// The second one is optional here, so that a pod without the Secret says that it waits for it: a variable names that too.
+func mountAccess(dc *v1alpha1.DataCache, pod *corev1.PodSpec) {
+	container := &pod.Containers[0]
+	container.Env = append(container.Env, variable(envAccess, accessMount+"/"+accessFile), variable(envAuthority, accessMount+"/"+authorityFile))
+	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: accessVolume, MountPath: accessMount, ReadOnly: true})
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: accessVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+		{ConfigMap: &corev1.ConfigMapProjection{
+			LocalObjectReference: corev1.LocalObjectReference{Name: kube.AccessName(dc.Name)},
+			Items:                []corev1.KeyToPath{{Key: accessKey, Path: accessFile}},
+		}},
+		{Secret: &corev1.SecretProjection{
+			LocalObjectReference: corev1.LocalObjectReference{Name: kube.SecretName(dc)},
+			Items:                []corev1.KeyToPath{{Key: authorityKey, Path: authorityFile}},
+			Optional:             new(true),
+		}},
+	}}}})
+}
+
+// serviceNames are the DNS names of the cache's Service.
+func serviceNames(dc *v1alpha1.DataCache, domain string) string {
+	name := wellknown.ServiceName(dc.Name)
+	short := name + "." + dc.Namespace
+	return strings.Join([]string{name, short, short + ".svc", short + ".svc." + domain}, ",")
+}
+
+// SecretOf is the name of the Secret that the pods of a LeaderWorkerSet take the cache's key from.
+func SecretOf(set *lws.LeaderWorkerSet) string {
+	for _, c := range set.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers {
+		for _, v := range c.Env {
+			if v.Name == envSecret && v.ValueFrom != nil && v.ValueFrom.SecretKeyRef != nil {
+				return v.ValueFrom.SecretKeyRef.Name
+			}
+		}
+	}
+	return ""
+}
