@@ -109,11 +109,12 @@ func addTrouble(c *engine.Condition, why *podstate.Trouble) {
 }
 
 // conditionOfPods derives the condition from the pods when no head answers. The pods' readiness comes from /ready of the head: heads
-// that the kubelet can reach and this process can't are still Ready.
+// that the kubelet can reach and this process can't are still Ready. Without the probe (workload.readiness) it tells nothing.
 func conditionOfPods(set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers []headAnswer, why *podstate.Trouble) engine.Condition {
 	ready := 0
+	probed := slices.ContainsFunc(set.Spec.LeaderWorkerTemplate.LeaderTemplate.Spec.Containers, func(c corev1.Container) bool { return c.ReadinessProbe != nil })
 	for _, a := range answers {
-		if podstate.IsReady(a.pod) {
+		if probed && podstate.IsReady(a.pod) {
 			ready++
 		}
 	}

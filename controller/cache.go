@@ -23,6 +23,7 @@ import (
 	"github.com/kubeflow/datacache/controller/engine"
 	"github.com/kubeflow/datacache/controller/fluid"
 	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/queue"
 )
 
 // cacheReconciler runs a DataCache's pods while they are wanted, and maintains its status.
@@ -34,6 +35,7 @@ type cacheReconciler struct {
 	metrics *metrics
 	now     func() time.Time
 
+	queues    *queue.Queues
 	waits     *sentences // what TrainJobs with a Ready cache wait for
 	idleAfter time.Duration
 	pulses    sync.Map // pulse by types.NamespacedName of DataCaches that are Ready and used
@@ -127,9 +129,13 @@ func (r *cacheReconciler) gather(ctx context.Context, dc *v1alpha1.DataCache, f 
 		if err != nil {
 			return err
 		}
-		f.owner = ownerState(job)
+		is, err := phaseIn(ctx, r.queues, job)
+		if err != nil {
+			return err
+		}
+		f.owner = ownerState(job, is)
 	}
-	users, err := usersOf(ctx, r.Client, r.Live, dc)
+	users, err := usersOf(ctx, r.Client, r.Live, r.queues, dc)
 	f.users = users
 	return err
 }

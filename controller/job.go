@@ -21,6 +21,7 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/controller/podstate"
+	"github.com/kubeflow/datacache/controller/queue"
 	"github.com/kubeflow/datacache/internal/admit"
 	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/runtimes"
@@ -32,6 +33,7 @@ import (
 // the DataCaches themselves.
 type jobReconciler struct {
 	kube.Applier
+	queues        *queue.Queues
 	events        *eventRecorder
 	refusals      *sentences // why TrainJobs currently get no cache
 	clusterDomain string
@@ -45,14 +47,18 @@ func (r *refusal) Error() string { return r.text }
 func refuse(format string, args ...any) error { return &refusal{fmt.Sprintf(format, args...)} }
 
 // Reconcile starts a job's use of a cache when the job runs, and ends it when the job ends. A job that is created suspended gets its
-// cache when it is resumed. One that is suspended later keeps the Service that records its use; its cache's memory is still freed
+// cache when it is resumed, or when Kueue has reserved its quota and waits for the cache. One that is suspended later keeps the Service that records its use; its cache's memory is still freed
 // (see usersOf).
 func (r *jobReconciler) Reconcile(ctx context.Context, job *trainer.TrainJob) (ctrl.Result, error) {
 	if isElsewhere(job) {
 		return ctrl.Result{}, nil
 	}
-	switch phaseOf(job) {
-	case suspended:
+	is, err := phaseIn(ctx, r.queues, job)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	switch is {
+	case suspended, queued:
 		return ctrl.Result{}, nil
 	case finished, gone:
 		r.events.forget(client.ObjectKeyFromObject(job))

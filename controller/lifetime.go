@@ -4,6 +4,7 @@
 package controller
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/queue"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -24,6 +26,7 @@ type phase string
 const (
 	active    phase = "active"
 	suspended phase = "suspended"
+	queued    phase = "in its queue" // suspended by Kueue, and waits for the quota before its cache runs
 	finished  phase = "finished"
 	gone      phase = "deleted"
 )
@@ -39,6 +42,23 @@ func phaseOf(job *trainer.TrainJob) phase {
 		return suspended
 	}
 	return active
+}
+
+// phaseIn returns the phase of a job whose queue may wait for its cache: if the job has the quota, its cache runs as if the job did.
+func phaseIn(ctx context.Context, q *queue.Queues, job *trainer.TrainJob) (phase, error) {
+	is := phaseOf(job)
+	if is != suspended {
+		return is, nil
+	}
+	switch place, err := q.PlaceOf(ctx, job); {
+	case err != nil:
+		return is, fmt.Errorf("find the place of TrainJob %s in its queue: %w", kube.Qualified(job), err)
+	case place == queue.Reserved:
+		return active, nil
+	case place == queue.Waiting:
+		return queued, nil
+	}
+	return is, nil
 }
 
 // conditionSince is the time since which a condition of the job has been True; zero if it is not.
@@ -78,8 +98,8 @@ type owner struct {
 	failed    time.Time // time of failure; zero: it did not fail
 }
 
-func ownerState(job *trainer.TrainJob) owner {
-	return owner{phaseOf(job), conditionSince(job, trainer.TrainJobSuspended), conditionSince(job, trainer.TrainJobFailed)}
+func ownerState(job *trainer.TrainJob, is phase) owner {
+	return owner{is, conditionSince(job, trainer.TrainJobSuspended), conditionSince(job, trainer.TrainJobFailed)}
 }
 
 // plan is what should happen to a cache.
@@ -108,7 +128,9 @@ func planFor(dc *v1alpha1.DataCache, by owner, users int, now time.Time) plan {
 	switch {
 	case dc.Spec.Suspend:
 		return plan{why: "spec.suspend is true"}
-	case ref != nil && by.phase == suspended:
+	case ref != nil && by.phase == queued && !holdsRows(dc):
+		return plan{why: fmt.Sprintf("TrainJob %s is %s", ref.Name, queued)}
+	case ref != nil && (by.phase == suspended || by.phase == queued):
 		return planSuspended(dc, ref.Name, by.suspended, now)
 	case ref != nil:
 		return plan{run: by.phase == active, why: fmt.Sprintf("TrainJob %s is %s", ref.Name, by.phase)}
@@ -118,6 +140,15 @@ func planFor(dc *v1alpha1.DataCache, by owner, users int, now time.Time) plan {
 		return plan{run: true}
 	}
 	return planIdle(dc, now)
+}
+
+// holdsRows reports whether a cache has begun to load. One that has not would take quota from others while its TrainJob has none.
+func holdsRows(dc *v1alpha1.DataCache) bool {
+	switch dc.Status.State {
+	case v1alpha1.StatePlanning, v1alpha1.StateLoading, v1alpha1.StateReady, v1alpha1.StateDegraded:
+		return true
+	}
+	return false
 }
 
 // planSuspended keeps a cache for the suspendGrace. One that has not loaded by then is released as well.

@@ -106,6 +106,8 @@ func TestPlanFor(t *testing.T) {
 		"owner was just suspended":      {changes{own}, suspended, 0, plan{run: true, why: "TrainJob train is suspended", after: 10 * time.Minute}},
 		"owner was suspended a while":   {changes{own, grace(time.Hour), suspendedSince(20 * time.Minute)}, suspended, 0, plan{run: true, why: "TrainJob train is suspended", after: 40 * time.Minute}},
 		"owner stays suspended":         {changes{own, suspendedSince(10 * time.Minute)}, suspended, 0, plan{why: "TrainJob train is suspended"}},
+		"owner waits in its queue":      {changes{own}, queued, 0, plan{why: "TrainJob train is in its queue"}},
+		"owner waits, its cache loads":  {changes{own, func(dc *v1alpha1.DataCache) { dc.Status.State = v1alpha1.StateLoading }}, queued, 0, plan{run: true, why: "TrainJob train is suspended", after: 10 * time.Minute}},
 		"no grace":                      {changes{own, grace(0)}, suspended, 0, plan{why: "TrainJob train is suspended"}},
 		"owner finished":                {changes{own}, finished, 0, plan{why: "TrainJob train is finished"}},
 		"owner finished, others use it": {changes{own}, finished, 3, plan{why: "TrainJob train is finished"}},

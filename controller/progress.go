@@ -14,6 +14,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/controller/podstate"
+	"github.com/kubeflow/datacache/controller/queue"
 	"github.com/kubeflow/datacache/internal/diagnose"
 	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/runtimes"
@@ -197,6 +199,7 @@ type jobReader struct {
 	client   client.Reader // backed by informers
 	live     client.Reader
 	warnings *podstate.Warnings
+	queues   *queue.Queues
 }
 
 // Get implements client.Reader.
@@ -219,6 +222,10 @@ func (r *jobReader) List(ctx context.Context, list client.ObjectList, options ..
 		events, err := r.warnings.Of(ctx, o.Namespace)
 		list.Items = append(list.Items, events...)
 		return err
+	case *unstructured.UnstructuredList:
+		if r.queues != nil && list.GetKind() == queue.NewWorkload().GetKind()+"List" {
+			return r.queues.Reader.List(ctx, list, options...)
+		}
 	case *batchv1.JobList:
 		name, _ := o.LabelSelector.RequiresExactMatch(wellknown.LabelJobSet)
 		return r.jobs(ctx, types.NamespacedName{Namespace: o.Namespace, Name: name}, list)

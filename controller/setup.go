@@ -43,6 +43,7 @@ import (
 	"github.com/kubeflow/datacache/controller/fluid"
 	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/controller/podstate"
+	"github.com/kubeflow/datacache/controller/queue"
 	"github.com/kubeflow/datacache/controller/workload"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/wellknown"
@@ -76,6 +77,10 @@ type Options struct {
 	// Gangs makes the PodGroups of TrainJobs with a cache require only the pods that train. It needs rights for PodGroups
 	// (manifests/components/gangs), and for kinds that are installed when the manager starts.
 	Gangs bool
+	// Kueue answers Kueue's AdmissionCheck of caches. It needs rights for Workloads (manifests/components/kueue), and Kueue.
+	Kueue bool
+	// QueuePatience is how long a cache may wait for quota while the quota of its TrainJob is reserved; 0: 5 min.
+	QueuePatience time.Duration
 	// Workers is the number of DataCaches reconciled concurrently; half as many TrainJobs are. 0: 16. A head that does not answer
 	// blocks a worker for at most 2 s.
 	Workers int
@@ -122,6 +127,9 @@ func (o *Options) complete() error {
 	}
 	if o.Patience == 0 {
 		o.Patience = defaultPatience
+	}
+	if o.QueuePatience == 0 {
+		o.QueuePatience = queue.DefaultPatience
 	}
 	if o.IdleAfter == 0 {
 		o.IdleAfter = defaultIdleAfter
@@ -206,14 +214,11 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	recorder := mgr.GetEventRecorderFor("datacache")
 	k := kube.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader()}
 	events := &podstate.Warnings{Live: mgr.GetAPIReader(), Now: o.Now}
-	arrow := o.arrow(k, events, keys)
-	files := &fluid.Engine{
-		Applier: k, Mapper: mgr.GetRESTMapper(), Gate: o.Gate, Warnings: events, Watches: &fluid.Watches{Cache: mgr.GetCache()}, Now: o.Now,
-		Users: func(ctx context.Context, dc *v1alpha1.DataCache) ([]string, error) {
-			return usersOf(ctx, k.Client, k.Live, dc)
-		},
-		Off: o.StatusAddress == "",
+	queues, err := newQueues(ctx, mgr, o)
+	if err != nil {
+		return err
 	}
+	arrow, files := o.arrow(k, events, keys), o.files(mgr, k, events, queues)
 	if o.StatusAddress != "" {
 		if err := mgr.Add(&statusServer{address: o.StatusAddress, caches: mgr.GetClient(), live: mgr.GetAPIReader()}); err != nil {
 			return fmt.Errorf("set up the status address: %w", err)
@@ -221,18 +226,18 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	}
 	waits, changed := newSentences(), make(chan event.GenericEvent)
 	if err := setupCaches(mgr, o, &cacheReconciler{
-		Applier: k, arrow: arrow, fluid: files, events: newEventRecorder(recorder), metrics: m, now: o.Now, waits: waits, idleAfter: o.IdleAfter,
+		Applier: k, arrow: arrow, fluid: files, events: newEventRecorder(recorder), metrics: m, now: o.Now, waits: waits, idleAfter: o.IdleAfter, queues: queues,
 	}, changed); err != nil {
 		return fmt.Errorf("set up the controller of DataCaches: %w", err)
 	}
 	if err := setupProgress(mgr, o, &progressReconciler{
-		client: mgr.GetClient(), reader: &jobReader{mgr.GetClient(), mgr.GetAPIReader(), events}, events: newEventRecorder(recorder),
+		client: mgr.GetClient(), reader: &jobReader{mgr.GetClient(), mgr.GetAPIReader(), events, queues}, events: newEventRecorder(recorder),
 		waits: waits, changed: changed, now: o.Now, patience: o.Patience,
 	}); err != nil {
 		return fmt.Errorf("set up the controller of TrainJobs that wait: %w", err)
 	}
 	no := newSentences()
-	if err := setupJobs(mgr, o, &jobReconciler{Applier: k, events: newEventRecorder(recorder), refusals: no, clusterDomain: o.ClusterDomain}); err != nil {
+	if err := setupJobs(mgr, o, &jobReconciler{Applier: k, events: newEventRecorder(recorder), refusals: no, clusterDomain: o.ClusterDomain, queues: queues}); err != nil {
 		return fmt.Errorf("set up the controller of TrainJobs: %w", err)
 	}
 	if err := setupNotices(mgr, o, &noticeReconciler{client: mgr.GetClient(), refusals: no, dial: o.Dial}); err != nil {
@@ -242,6 +247,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		if err := setupTwins(mgr, o, &twinReconciler{Applier: k, kind: kind, gate: o.Gate, events: newEventRecorder(recorder)}); err != nil {
 			return fmt.Errorf("set up the controller of %s twins: %w", kind, err)
 		}
+	}
+	if err := setupQueues(mgr, o, k, &queueReader{client: mgr.GetClient(), queues: queues, refusals: no}); err != nil {
+		return err
 	}
 	if o.Gangs {
 		return setupGangs(mgr, o, k)
@@ -255,6 +263,16 @@ func (o *Options) arrow(k kube.Applier, events *podstate.Warnings, keys *keySour
 		watchers: append([]networkingv1.NetworkPolicyPeer{workload.FromNamespaces(o.Namespace)}, o.MetricsFrom...),
 		heads:    heads{o.Dial, headTimeout}, warnings: events,
 		readers: o.Readers, noAnyone: o.NoAnyone, keys: keys, now: o.Now,
+	}
+}
+
+func (o *Options) files(mgr ctrl.Manager, k kube.Applier, events *podstate.Warnings, queues *queue.Queues) *fluid.Engine {
+	return &fluid.Engine{
+		Applier: k, Mapper: mgr.GetRESTMapper(), Gate: o.Gate, Warnings: events, Watches: &fluid.Watches{Cache: mgr.GetCache()}, Now: o.Now,
+		Users: func(ctx context.Context, dc *v1alpha1.DataCache) ([]string, error) {
+			return usersOf(ctx, k.Client, k.Live, queues, dc)
+		},
+		Off: o.StatusAddress == "",
 	}
 }
 
@@ -278,11 +296,11 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// setupCaches reconciles a DataCache when its spec or annotations, its objects or pods, or the phase of a job that uses it change. Fluid's
+// setupCaches reconciles a DataCache when its spec or annotations, its objects or pods, or the phase or the quota of a job that uses it change. Fluid's
 // objects are watched once a cache needs them. changed are DataCaches whose TrainJobs wait for something else.
 func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler, changed <-chan event.GenericEvent) error {
 	spec := builder.WithPredicates(predicate.GenerationChangedPredicate{})
-	built, err := ctrl.NewControllerManagedBy(mgr).Named("datacache").
+	controllers := ctrl.NewControllerManagedBy(mgr).Named("datacache").
 		For(&v1alpha1.DataCache{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Owns(&lws.LeaderWorkerSet{}).
 		Watches(&lws.LeaderWorkerSet{}, handler.EnqueueRequestsFromMapFunc(cacheOfOrphan)).
@@ -296,22 +314,28 @@ func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler, changed <-chan
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(usedCache)).
 		Watches(&trainer.TrainJob{}, handler.EnqueueRequestsFromMapFunc(cachesOfJob(mgr.GetClient())), builder.WithPredicates(phaseChanged)).
 		WatchesRawSource(ctrlsource.Channel(changed, &handler.EnqueueRequestForObject{})).
-		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: o.Workers}).
-		Build(withTraces(o.Tracer, "DataCache", r))
+		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: o.Workers})
+	if r.queues != nil {
+		controllers.Watches(queue.NewWorkload(), handler.EnqueueRequestsFromMapFunc(cachesOfWorkload(mgr.GetClient())))
+	}
+	built, err := controllers.Build(withTraces(o.Tracer, "DataCache", r))
 	r.fluid.Watches.Controller = built
 	return err
 }
 
-// setupJobs reconciles a TrainJob when its phase, one of its Services, or a DataCache that it may use changes, or how that is trusted.
+// setupJobs reconciles a TrainJob when its phase, its quota, one of its Services, or a DataCache that it may use changes, or how that is trusted.
 func setupJobs(mgr ctrl.Manager, o Options, r *jobReconciler) error {
-	return ctrl.NewControllerManagedBy(mgr).Named("datacache-trainjob").
+	controllers := ctrl.NewControllerManagedBy(mgr).Named("datacache-trainjob").
 		For(&trainer.TrainJob{}, builder.WithPredicates(phaseChanged)).
 		Owns(&corev1.Service{}).
 		Owns(&corev1.ConfigMap{}).
 		Watches(&v1alpha1.DataCache{}, handler.EnqueueRequestsFromMapFunc(jobsOfCache(mgr.GetClient())),
 			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, trustChanged))).
-		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: max(1, o.Workers/2)}).
-		Complete(withTraces(o.Tracer, trainer.TrainJobKind, reconcile.AsReconciler(mgr.GetClient(), r)))
+		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: max(1, o.Workers/2)})
+	if r.queues != nil {
+		controllers.Watches(queue.NewWorkload(), handler.EnqueueRequestsFromMapFunc(jobOfWorkload))
+	}
+	return controllers.Complete(withTraces(o.Tracer, trainer.TrainJobKind, reconcile.AsReconciler(mgr.GetClient(), r)))
 }
 
 // setupProgress reconciles a TrainJob when its phase or its Jobs' states change, or the state of a DataCache that it may use, and

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/queue"
 	"github.com/kubeflow/datacache/controller/workload"
 	"github.com/kubeflow/datacache/internal/admit"
 	"github.com/kubeflow/datacache/internal/request"
@@ -123,15 +124,21 @@ func findJob(ctx context.Context, reader client.Reader, key types.NamespacedName
 
 // usersOf returns the TrainJobs that use the cache now, as <namespace>/<name>, sorted: those with a use Service that names the cache, and
 // the one that has the cache's own name and therefore needs no such Service.
-func usersOf(ctx context.Context, reader, live client.Reader, dc *v1alpha1.DataCache) ([]string, error) {
+func usersOf(ctx context.Context, reader, live client.Reader, q *queue.Queues, dc *v1alpha1.DataCache) ([]string, error) {
 	var users []string
 	namesake := &trainer.TrainJob{}
 	err := reader.Get(ctx, client.ObjectKeyFromObject(dc), namesake)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("get TrainJob %s: %w", kube.Qualified(dc), err)
 	}
-	if err == nil && isNamesakeUser(namesake, dc) {
-		users = append(users, kube.Qualified(namesake))
+	if err == nil && isNamesake(namesake, dc) {
+		is, err := phaseIn(ctx, q, namesake)
+		if err != nil {
+			return nil, err
+		}
+		if is == active {
+			users = append(users, kube.Qualified(namesake))
+		}
 	}
 	var services corev1.ServiceList
 	if err := reader.List(ctx, &services, client.MatchingFields{indexUses: kube.Qualified(dc)}); err != nil {
@@ -142,7 +149,11 @@ func usersOf(ctx context.Context, reader, live client.Reader, dc *v1alpha1.DataC
 		if err != nil {
 			return nil, err
 		}
-		if phaseOf(job) != active {
+		is, err := phaseIn(ctx, q, job)
+		if err != nil {
+			return nil, err
+		}
+		if is != active {
 			continue
 		}
 		labels, err := admit.NamespaceLabels(ctx, job.Namespace, dc, live)
@@ -157,8 +168,9 @@ func usersOf(ctx context.Context, reader, live client.Reader, dc *v1alpha1.DataC
 	return slices.Compact(users), nil
 }
 
-func isNamesakeUser(job *trainer.TrainJob, dc *v1alpha1.DataCache) bool {
-	if phaseOf(job) != active || isElsewhere(job) {
+// isNamesake reports whether the job that has a cache's name uses the cache while it runs.
+func isNamesake(job *trainer.TrainJob, dc *v1alpha1.DataCache) bool {
+	if isElsewhere(job) {
 		return false
 	}
 	if owner := ownerOf(dc); owner != nil {

@@ -183,7 +183,7 @@ func cacheContainer(dc *v1alpha1.DataCache, role string, env []corev1.EnvVar, re
 		// A server answers /healthz as soon as it starts, even while it loads or after a failure; one that does not is stuck.
 		StartupProbe:   probe("/healthz", 0, 2, 5, 30),
 		LivenessProbe:  probe("/healthz", 0, 10, 5, 6),
-		ReadinessProbe: readiness(dc.Spec.Arrow.Readiness),
+		ReadinessProbe: readiness(dc),
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: new(false),
 			ReadOnlyRootFilesystem:   new(true),
@@ -200,8 +200,14 @@ func cacheContainer(dc *v1alpha1.DataCache, role string, env []corev1.EnvVar, re
 	return container
 }
 
-// readiness returns the readiness probe. It sets defaults for objects that did not pass through the API server.
-func readiness(r *v1alpha1.Readiness) *corev1.Probe {
+// readiness returns the readiness probe. It sets defaults for objects that did not pass through the API server. The pods of a single copy in
+// a queue of Kueue have none, and are ready when they run: Kueue's waitForPodsReady would evict them while they load. With several copies
+// the Service must leave out those that load.
+func readiness(dc *v1alpha1.DataCache) *corev1.Probe {
+	if _, queued := dc.Labels[kube.LabelQueue]; queued && dc.Spec.Arrow.Replicas <= 1 {
+		return nil
+	}
+	r := dc.Spec.Arrow.Readiness
 	if r == nil {
 		r = &v1alpha1.Readiness{}
 	}

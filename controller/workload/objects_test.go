@@ -213,3 +213,32 @@ func TestOneHeadChooses(t *testing.T) {
 		})
 	}
 }
+
+// TestReadinessInQueue: pods that Kueue waits for are ready when they run, unless a Service must tell copies that load from others.
+func TestReadinessInQueue(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		queued bool
+		copies int32
+		want   bool
+	}{
+		"no queue":          {false, 1, true},
+		"a queue":           {true, 1, false},
+		"a queue, 2 copies": {true, 2, true},
+	} {
+		dc := cachetest.Minimal()
+		dc.Spec.Arrow.Replicas = tt.copies
+		if tt.queued {
+			dc.Labels = map[string]string{kube.LabelQueue: "gpus"}
+		}
+		set, err := LeaderWorkerSet(dc, Server{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for role, pod := range map[string]corev1.PodSpec{"head": set.Spec.LeaderWorkerTemplate.LeaderTemplate.Spec, "node": set.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec} {
+			if got := pod.Containers[0].ReadinessProbe != nil; got != tt.want {
+				t.Errorf("%s: the %s has a readiness probe: %t, want %t", name, role, got, tt.want)
+			}
+		}
+	}
+}

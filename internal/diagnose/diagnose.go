@@ -58,7 +58,7 @@ func Why(ctx context.Context, reader client.Reader, log Log, key types.Namespace
 			return findings, err
 		}
 		findings = append(findings, found...)
-		if w.done || Blocked(found) && (i > 0 || !w.failed) {
+		if w.done || Blocked(found) && (i > 0 || !w.failed && !w.loads) {
 			break
 		}
 	}
@@ -101,6 +101,7 @@ type walk struct {
 	log     Log // nil: logs can't be read
 	job     *trainer.TrainJob
 	failed  bool   // the TrainJob has failed
+	loads   bool   // Kueue has reserved the TrainJob's quota and waits for its caches
 	done    bool   // the remaining steps do not apply
 	notRead string // why no rank reads the caches; "" if ranks do, or if that is not known
 }
@@ -150,6 +151,7 @@ func (w *walk) caches(ctx context.Context) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
+	w.done = w.done || w.loads // nothing else exists yet
 	var findings []Finding
 	for _, key := range keys {
 		f, err := w.cache(ctx, key)

@@ -51,14 +51,41 @@ func (w *walk) suspended(ctx context.Context, f Finding) (Finding, error) {
 		f.Fix = "as Kueue's message says: a larger quota, smaller requests, or wait for other jobs"
 		conditions, _, _ := unstructured.NestedSlice(workload.Object, "status", "conditions")
 		f.State = "suspended: Kueue has not looked at its Workload " + workload.GetName() + " yet: is there a LocalQueue of its queue's name?"
+		reserved := false
 		for _, c := range conditions {
 			condition, _ := c.(map[string]any)
 			if condition["status"] == "False" && (condition["type"] == "QuotaReserved" || condition["type"] == "Admitted") {
 				f.State = fmt.Sprintf("suspended: Kueue: %v", condition["message"])
 			}
+			if condition["status"] == "True" && condition["type"] == "QuotaReserved" {
+				reserved = true
+			}
+		}
+		active, set, _ := unstructured.NestedBool(workload.Object, "spec", "active")
+		if _, until, paused := strings.Cut(workload.GetAnnotations()[wellknown.AnnotationPause], " "); paused && set && !active {
+			f.State = "suspended: its cache got no quota, so that it gave its own back until " + until
+			f.Fix = "a larger quota, or wait for other jobs"
+		}
+		if checks := checksOf(workload); reserved && checks != "" {
+			f.State, f.Fix = "suspended: Kueue has reserved its quota, and waits"+checks, "as the message says"
+			w.loads = strings.Contains(checks, "; AdmissionCheck datacache: ")
+			if strings.HasSuffix(checks, " waits for quota") {
+				w.loads, f.Fix = false, "a larger quota, or wait for other jobs; it gives its own quota back after 5 to 10 minutes, and tries again later"
+			}
 		}
 	}
 	return f, nil
+}
+
+// checksOf says which AdmissionChecks of a Workload are not Ready, and why; "" if all are.
+func checksOf(workload *unstructured.Unstructured) (text string) {
+	checks, _, _ := unstructured.NestedSlice(workload.Object, "status", "admissionChecks")
+	for _, c := range checks {
+		if check, _ := c.(map[string]any); check["state"] != "Ready" {
+			text += fmt.Sprintf("; AdmissionCheck %v: %v", check["name"], check["message"])
+		}
+	}
+	return text
 }
 
 // jobs checks that JobSet has created the TrainJob's Jobs, and these their pods.

@@ -36,7 +36,7 @@ type CacheFlags struct {
 	status, statusURL string
 	metricsFrom       []string
 	noAffinity        bool
-	gangs             bool
+	gangs, kueue      bool
 	readers           string
 	allowAnyone       bool
 	hub               inject.HubMirror
@@ -66,6 +66,7 @@ func (f *CacheFlags) Register(flags *pflag.FlagSet, env func(string) string, fal
 	flags.BoolVar(&f.gangs, "gangs", env("GANGS") == "true", "serve runtimes with a podGroupPolicy, for which this manager needs rights for PodGroups (manifests/components/gangs); off: refuse their TrainJobs a cache (env GANGS)")
 	flags.StringVar(&f.readers, "readers", cmp.Or(env("READERS"), string(v1alpha1.ReadersAnyone)), "whom caches serve whose access.readers is unset: Known, ServiceAccounts that prove themselves by a token over TLS, or Anyone (env READERS)")
 	flags.BoolVar(&f.allowAnyone, "allow-anyone", env("ALLOW_ANYONE") != "false", "allow DataCaches and TrainJobs to choose Anyone themselves; false: all caches serve known readers only, and TrainJobs that ask for others are refused (env ALLOW_ANYONE)")
+	flags.BoolVar(&f.kueue, "kueue", env("KUEUE") == "true", "answer Kueue's AdmissionCheck of caches, for which Kueue must be installed and this manager needs rights for Workloads (manifests/components/kueue; env KUEUE)")
 	flags.BoolVar(&f.noAffinity, "no-zone-affinity", false, "don't make training pods prefer the zone of their cache")
 }
 
@@ -106,7 +107,7 @@ func (f *CacheFlags) Options(ctx context.Context, reader client.Reader) (control
 	}
 	return controller.Options{
 		Image: gate.Image, Gate: gate, Namespace: f.pod.Namespace, ClusterDomain: f.domain,
-		ObjectCacheURL: f.objectCache, ObjectCacheCA: f.objectCacheCA, StatusAddress: f.status, Gangs: f.gangs, TracesEnv: traces, MetricsFrom: from,
+		ObjectCacheURL: f.objectCache, ObjectCacheCA: f.objectCacheCA, StatusAddress: f.status, Gangs: f.gangs, Kueue: f.kueue, TracesEnv: traces, MetricsFrom: from,
 		Readers: v1alpha1.Readers(f.readers), NoAnyone: !f.allowAnyone,
 	}, nil
 }

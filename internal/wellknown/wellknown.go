@@ -44,6 +44,9 @@ const (
 	// AnnotationUses on the Service of a job that uses a DataCache other than its own: that DataCache as <namespace>/<name>. The Service
 	// is the record of the use: jobs with such a Service are users.
 	AnnotationUses = Group + "/uses"
+	// AnnotationPause on a Workload of Kueue: how often it gave its quota back, since its cache got none, and while it wants none also
+	// until when.
+	AnnotationPause = Group + "/quota-pause"
 	// AnnotationCacheName on every pod that mounts a cache's files: the name of its DataCache.
 	AnnotationCacheName = Group + "/cache-name"
 	// PatchManager is the manager of our entry in a TrainJob's spec.runtimePatches.

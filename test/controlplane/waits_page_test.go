@@ -16,6 +16,9 @@ import (
 var otherWaits = map[string]struct{ why, condition, event, test string }{
 	"it is suspended":                            {"TrainJob ...: suspended: its cache starts when it runs", "", "CacheUserWaits", "test/controlplane/diagnose_test.go TestWhy"},
 	"Kueue has no quota for it":                  {"TrainJob ...: suspended: Kueue: ...", "", "CacheUserWaits", "test/kueue/evict_test.go TestEviction"},
+	"Kueue waits for its cache":                  {"TrainJob ...: suspended: Kueue has reserved its quota, and waits; AdmissionCheck datacache: ...", "Ready: Loading", "", "test/kueue/check_test.go TestCheckWhileItLoads"},
+	"its cache has no quota":                     {"TrainJob ...: suspended: Kueue has reserved its quota, and waits; AdmissionCheck datacache: DataCache ... waits for quota", "", "CacheUserWaits", "internal/diagnose/queue_test.go TestQueue"},
+	"it gave its quota back":                     {"TrainJob ...: suspended: its cache got no quota, so that it gave its own back until ...", "", "CacheUserWaits", "internal/diagnose/queue_test.go TestQueue"},
 	"the cache's name is taken":                  {"DataCache ...: NameTaken: ...", "Ready: NameTaken", "CacheFailed", "test/controlplane/job_test.go TestForeignObjectsStay"},
 	"the cache's pods start":                     {"DataCache ...: PodsStarting: 0 of 3 pods run", "Ready: PodsStarting", "CacheProvisioning", "test/controlplane/troubleshoot_test.go TestWhyItWaits"},
 	"the cache plans":                            {"DataCache ...: Planning: planning", "Ready: Planning", "CacheLoading", "test/controlplane/troubleshoot_test.go TestWhyItWaits"},

@@ -113,7 +113,7 @@ patches:
     - {op: add, path: /spec/template/spec/containers/0/args/-, value: "--namespaces=team-a,team-b"}
 `
 	const files = base + "<datacache>/manifests/components/runtimes, <datacache>/manifests/components/fluid]\n"
-	const gangs = base + "<datacache>/manifests/components/runtimes, <datacache>/manifests/components/gangs]\n"
+	const gangs = base + "<datacache>/manifests/components/runtimes, <datacache>/manifests/components/gangs, <datacache>/manifests/components/kueue]\n"
 	const monitored = base + "<datacache>/manifests/components/runtimes, <datacache>/manifests/components/monitoring]\n"
 	digest := "sha256:" + strings.Repeat("ab", 32)
 	const whole = "resources: [<datacache>/manifests/base, <datacache>/manifests/object-cache, <datacache>/manifests/scratch-volumes/webhook]\n" +
@@ -131,13 +131,13 @@ images:
 		values  []string
 		added   []string // objects that the chart has in addition: a kustomization would apply them by themselves
 	}{
-		"standalone":      {overlay: "standalone"},
-		"without-runtime": {overlay: "without-runtime", values: []string{"runtimes.install=false"}},
-		"cert-manager":    {overlay: "cert-manager", values: []string{"certManager.enabled=true"}},
-		"kubeflow":        {overlay: "kubeflow"},
-		"fluid":           {own: files, values: []string{"fluid.enabled=true"}},
-		"gangs":           {own: gangs, values: []string{"gangs.enabled=true"}},
-		"monitoring":      {own: monitored, values: []string{"monitoring.enabled=true"}},
+		"standalone":       {overlay: "standalone"},
+		"without-runtime":  {overlay: "without-runtime", values: []string{"runtimes.install=false"}},
+		"cert-manager":     {overlay: "cert-manager", values: []string{"certManager.enabled=true"}},
+		"kubeflow":         {overlay: "kubeflow"},
+		"fluid":            {own: files, values: []string{"fluid.enabled=true"}},
+		"gangs and queues": {own: gangs, values: []string{"gangs.enabled=true", "kueue.enabled=true"}},
+		"monitoring":       {own: monitored, values: []string{"monitoring.enabled=true"}},
 		"namespaced": {
 			own: namespaced, values: []string{"namespaces={team-a,team-b}", "runtimes.install=false", "fluid.enabled=true"},
 			added: []string{"RoleBinding team-a/datacache-manager", "RoleBinding team-b/datacache-manager"},

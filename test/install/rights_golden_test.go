@@ -38,6 +38,7 @@ var rightsOf = map[string]struct {
 	"base":         {kustomization: "resources: [<datacache>/manifests/base]\n", accounts: managers},
 	"fluid":        {kustomization: withComponents("fluid"), accounts: managers},
 	"gangs":        {kustomization: withComponents("gangs"), accounts: managers},
+	"kueue":        {kustomization: withComponents("kueue"), accounts: managers},
 	"cert-manager": {kustomization: withComponents("cert-manager"), accounts: managers},
 	"monitoring":   {kustomization: withComponents("monitoring"), accounts: []string{"monitoring/prometheus-k8s"}},
 	"namespaced":   {kustomization: withComponents("namespaced"), bound: "manifests/namespace-rbac", accounts: managers},

@@ -44,6 +44,20 @@ func TestEviction(t *testing.T) {
 		t.Parallel()
 		saysKueue(t)
 	})
+	t.Run("a TrainJob without a cache, where others wait for theirs", func(t *testing.T) {
+		t.Parallel()
+		ns := cluster.Namespace(t)
+		makeQueue(t, ns, "1k", map[string]any{"name": "datacache"})
+		job := cacheJob(ns, "")
+		job.Spec.Initializer = nil
+		cluster.Create(t, job)
+		cluster.Become(t, job, ns, job.Name, "admitted", func() error {
+			if ptr.Deref(job.Spec.Suspend, false) {
+				return errors.New("it is suspended")
+			}
+			return nil
+		})
+	})
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -65,8 +79,7 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// saysKueue checks that the diagnosis of a TrainJob that Kueue does not admit has Kueue's message, and that the TrainJob's event says that it
-// is suspended.
+// saysKueue checks that the diagnosis of a TrainJob that Kueue does not admit has Kueue's message, and that the TrainJob's event has it too.
 func saysKueue(t *testing.T) {
 	t.Helper()
 	ns := cluster.Namespace(t)
@@ -89,7 +102,7 @@ func saysKueue(t *testing.T) {
 			return err
 		}
 		if !slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
-			return e.Reason == "CacheUserWaits" && e.InvolvedObject.UID == job.UID && strings.Contains(e.Message, "suspended: its cache starts when it runs")
+			return e.Reason == "CacheUserWaits" && e.InvolvedObject.UID == job.UID && strings.Contains(e.Message, "suspended: Kueue: ClusterQueue no-such-queue doesn't exist")
 		}) {
 			return errors.New("there is none")
 		}
@@ -101,20 +114,29 @@ func saysKueue(t *testing.T) {
 func newQueue(t *testing.T) (namespace string) {
 	t.Helper()
 	namespace = cluster.Namespace(t)
+	makeQueue(t, namespace, "1k")
+	return namespace
+}
+
+// makeQueue creates a queue with a quota of cpu, in which workloads wait for the AdmissionChecks.
+func makeQueue(t *testing.T, namespace, cpu string, checks ...any) {
+	t.Helper()
 	flavor := object("ResourceFlavor", "", namespace, nil)
-	quota := func(resource string) any { return map[string]any{"name": resource, "nominalQuota": "1k"} }
+	quota := map[string]any{"name": "cpu", "nominalQuota": cpu}
 	memory := map[string]any{"name": "memory", "nominalQuota": "1Ti"}
-	clusterQueue := object("ClusterQueue", "", namespace, map[string]any{
+	spec := map[string]any{
 		"namespaceSelector": map[string]any{"matchLabels": map[string]any{corev1.LabelMetadataName: namespace}},
 		"resourceGroups": []any{map[string]any{
 			"coveredResources": []any{"cpu", "memory"},
-			"flavors":          []any{map[string]any{"name": namespace, "resources": []any{quota("cpu"), memory}}},
+			"flavors":          []any{map[string]any{"name": namespace, "resources": []any{quota, memory}}},
 		}},
-	})
+	}
+	if len(checks) > 0 {
+		spec["admissionChecksStrategy"] = map[string]any{"admissionChecks": checks}
+	}
 	cluster.Create(t, flavor)
-	cluster.Create(t, clusterQueue)
+	cluster.Create(t, object("ClusterQueue", "", namespace, spec))
 	cluster.Create(t, object("LocalQueue", namespace, queue, map[string]any{"clusterQueue": namespace}))
-	return namespace
 }
 
 func object(kind, namespace, name string, spec map[string]any) *unstructured.Unstructured {

@@ -7,7 +7,10 @@ import (
 	"os"
 	"testing"
 
+	"github.com/go-logr/logr"
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/wellknown"
@@ -15,7 +18,7 @@ import (
 )
 
 const (
-	overlay     = "../../manifests/overlays/without-runtime"
+	overlay     = "testdata/installed"
 	runtime     = "torch-distributed"
 	webhookPort = 19460 // and the next one
 )
@@ -26,6 +29,8 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard()) // it would write to os.Stderr, which testing replaces under -json
 	options := kubetest.Options{
 		Tools: os.Getenv("DATACACHE_KUBE"), Scheme: v1alpha1.AddToScheme,
 		CRDs: []string{"../../manifests/base/crds/datacache.kubeflow.org_datacaches.yaml"},
@@ -43,7 +48,12 @@ func TestMain(m *testing.M) {
 // install runs the manager until the test ends, and waits for the twin of the runtime.
 func install(t *testing.T) {
 	t.Helper()
-	cluster.RunManager(t, program, overlay, webhookPort)
+	cluster.RunManager(t, program, overlay, webhookPort, "--kueue")
+	installRuntime(t)
+}
+
+func installRuntime(t *testing.T) {
+	t.Helper()
 	if err := cluster.InstallRuntimes(t.Context(), runtime); err != nil {
 		t.Fatal(err)
 	}
