@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import ssl
 import struct
 import sys
 import weakref
@@ -14,6 +13,7 @@ from typing import Final, NamedTuple
 from urllib.parse import SplitResult
 
 from kubeflow_datacache.credentials import Credentials
+from kubeflow_datacache.h2.tls import TlsStream
 
 _CONNECT_SECONDS: Final = 10.0
 _SILENT_SECONDS: Final = 7.5  # seconds without data before a PING is sent; the connection fails after as long again
@@ -40,16 +40,18 @@ class Connection:
 
     def __init__(self, address: SplitResult, credentials: Credentials, ping: bytes) -> None:
         self._ping = ping
-        self._socket = _open(address, credentials)
+        self._socket, self._tls = _open(address, credentials)
         self.close = weakref.finalize(self, self._socket.close)  # also closes when this object is garbage-collected
-        self._tls = isinstance(self._socket, ssl.SSLSocket)
         self._memory = bytearray(_SCRATCH)
         self._scratch = memoryview(self._memory)
         self._first = self._last = 0  # the unread range of the scratch buffer
 
     def send(self, data: bytes) -> None:
         """Sends all bytes."""
-        self._socket.sendall(data)
+        if self._tls is not None:
+            self._tls.send(data)
+        else:
+            self._socket.sendall(data)
 
     def read(self, count: int) -> bytes:
         """Reads the next `count` bytes."""
@@ -87,15 +89,15 @@ class Connection:
     def cancel(self) -> None:
         """Makes reads fail at once."""
         with contextlib.suppress(OSError):  # the connection may be closed already
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # SSLSocket.shutdown would wait for the peer
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _receive(self, out: memoryview) -> int:
         """Receives some bytes into out, and any further bytes into the scratch buffer, which must be empty."""
         asked = False
         while True:
             try:
-                if self._tls:
-                    got = self._receive_tls(out)
+                if self._tls is not None:
+                    got = self._receive_tls(self._tls, out)
                 elif len(out) >= _LARGE:
                     got = self._socket.recv_into(out, len(out), socket.MSG_WAITALL)
                 else:
@@ -110,33 +112,31 @@ class Connection:
                 raise ConnectionResetError("the connection was closed")
             return got
 
-    def _receive_tls(self, out: memoryview) -> int:
+    def _receive_tls(self, tls: TlsStream, out: memoryview) -> int:
         if len(out) >= _SCRATCH:
-            return self._socket.recv_into(out)
-        got = self._socket.recv_into(self._scratch)
+            return tls.receive_into(out, whole=True)
+        got = tls.receive_into(self._scratch, whole=False)
         here = min(got, len(out))
         out[:here] = self._scratch[:here]
         self._scratch[: got - here] = self._scratch[here:got]
         return got
 
 
-def _open(address: SplitResult, credentials: Credentials) -> socket.socket:
+def _open(address: SplitResult, credentials: Credentials) -> tuple[socket.socket, TlsStream | None]:
     host, port = address.hostname or "", address.port or 0
-    plain = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
+    plain, tls = socket.create_connection((host, port), timeout=_CONNECT_SECONDS), None
     try:
         _set_options(plain)
-        if address.scheme != "grpc+tls":
-            # Not settimeout: with it, Python polls before each call, and MSG_WAITALL does not wait for all bytes.
-            plain.settimeout(None)
-            seconds, micros = divmod(round(_SILENT_SECONDS * 1e6), 1_000_000)
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", seconds, micros))
-            return plain
-        secured = credentials.context().wrap_socket(plain, server_hostname=credentials.hostname or host)
-        secured.settimeout(_SILENT_SECONDS)
+        if address.scheme == "grpc+tls":
+            tls = TlsStream(plain, credentials.context(), credentials.hostname or host)
+        # Not settimeout: with it, Python polls before each call, and MSG_WAITALL does not wait for all bytes.
+        plain.settimeout(None)
+        seconds, micros = divmod(round(_SILENT_SECONDS * 1e6), 1_000_000)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", seconds, micros))
     except BaseException:
         plain.close()
         raise
-    return secured
+    return plain, tls
 
 
 def _set_options(plain: socket.socket) -> None:
