@@ -48,33 +48,38 @@ func (w *walk) suspended(ctx context.Context, f Finding) (Finding, error) {
 		if !metav1.IsControlledBy(workload, w.job) {
 			continue
 		}
-		f.Fix = "as Kueue's message says: a larger quota, smaller requests, or wait for other jobs"
-		conditions, _, _ := unstructured.NestedSlice(workload.Object, "status", "conditions")
-		f.State = "suspended: Kueue has not looked at its Workload " + workload.GetName() + " yet: is there a LocalQueue of its queue's name?"
-		reserved := false
-		for _, c := range conditions {
-			condition, _ := c.(map[string]any)
-			if condition["status"] == "False" && (condition["type"] == "QuotaReserved" || condition["type"] == "Admitted") {
-				f.State = fmt.Sprintf("suspended: Kueue: %v", condition["message"])
-			}
-			if condition["status"] == "True" && condition["type"] == "QuotaReserved" {
-				reserved = true
-			}
-		}
-		active, set, _ := unstructured.NestedBool(workload.Object, "spec", "active")
-		if _, until, paused := strings.Cut(workload.GetAnnotations()[wellknown.AnnotationPause], " "); paused && set && !active {
-			f.State = "suspended: its cache got no quota, so that it gave its own back until " + until
-			f.Fix = "a larger quota, or wait for other jobs"
-		}
-		if checks := checksOf(workload); reserved && checks != "" {
-			f.State, f.Fix = "suspended: Kueue has reserved its quota, and waits"+checks, "as the message says"
-			w.loads = strings.Contains(checks, "; AdmissionCheck datacache: ")
-			if strings.HasSuffix(checks, " waits for quota") {
-				w.loads, f.Fix = false, "a larger quota, or wait for other jobs; it gives its own quota back after 5 to 10 minutes, and tries again later"
-			}
-		}
+		w.queued(workload, &f)
 	}
 	return f, nil
+}
+
+// queued says what the Workload of a suspended TrainJob waits for.
+func (w *walk) queued(workload *unstructured.Unstructured, f *Finding) {
+	f.Fix = "as Kueue's message says: a larger quota, smaller requests, or wait for other jobs"
+	f.State = "suspended: Kueue has not looked at its Workload " + workload.GetName() + " yet: is there a LocalQueue of its queue's name?"
+	conditions, _, _ := unstructured.NestedSlice(workload.Object, "status", "conditions")
+	reserved := false
+	for _, c := range conditions {
+		condition, _ := c.(map[string]any)
+		if condition["status"] == "False" && (condition["type"] == "QuotaReserved" || condition["type"] == "Admitted") {
+			f.State = fmt.Sprintf("suspended: Kueue: %v", condition["message"])
+		}
+		reserved = reserved || condition["status"] == "True" && condition["type"] == "QuotaReserved"
+	}
+	active, set, _ := unstructured.NestedBool(workload.Object, "spec", "active")
+	if _, until, paused := strings.Cut(workload.GetAnnotations()[wellknown.AnnotationPause], " "); paused && set && !active {
+		f.State = "suspended: its cache got no quota, so that it gave its own back until " + until
+		f.Fix = "a larger quota, or wait for other jobs"
+	}
+	checks := checksOf(workload)
+	if !reserved || checks == "" {
+		return
+	}
+	f.State, f.Fix = "suspended: Kueue has reserved its quota, and waits"+checks, "as the message says"
+	w.loads = strings.Contains(checks, "; AdmissionCheck datacache: ")
+	if strings.HasSuffix(checks, " waits for quota") {
+		w.loads, f.Fix = false, "a larger quota, or wait for other jobs; it gives its own quota back after 5 to 10 minutes, and tries again later"
+	}
 }
 
 // checksOf says which AdmissionChecks of a Workload are not Ready, and why; "" if all are.
