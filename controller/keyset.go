@@ -135,17 +135,16 @@ func (s *keySource) checkOwn() error {
 		return fmt.Errorf("read the manager's own token: %w", err)
 	}
 	header, rest, _ := strings.Cut(token, ".")
-	payload, _, signed := strings.Cut(rest, ".")
+	payload, _, _ := strings.Cut(rest, ".")
 	var key struct {
 		ID string `json:"kid"`
 	}
 	var claims struct {
 		Issuer string `json:"iss"`
 	}
-	if !signed || decode(header, &key) != nil || decode(payload, &claims) != nil {
-		return nil // another kind of credential
-	}
+	err = errors.Join(decode(header, &key), decode(payload, &claims))
 	switch issuer := s.keys.issuer.URL; {
+	case err != nil: // the manager has another kind of credential
 	case claims.Issuer != issuer:
 		return fmt.Errorf("this cluster's tokens are issued by %s, but its /.well-known/openid-configuration names %s", claims.Issuer, issuer)
 	case !s.keys.ids[key.ID]:

@@ -17,7 +17,10 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/request"
+	"github.com/kubeflow/datacache/test/kit/jobtest"
+	"github.com/kubeflow/datacache/test/kit/stocktest"
 )
 
 // TestTheTwinIsNotMadeYet checks the error for a TrainJob that is created before the controller has derived its runtime's twin.
@@ -46,5 +49,33 @@ func TestTheTwinIsNotMadeYet(t *testing.T) {
 	const want = "the runtime torch-data-cache is not made yet from torch: try again in a few seconds"
 	if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), want) {
 		t.Errorf("it is rejected with %v and %v, want %q", err, errs, want)
+	}
+}
+
+// TestAnyoneIsNotAllowed checks the error for a TrainJob that wants a cache for anyone where none may be.
+func TestAnyoneIsNotAllowed(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{trainer.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	torch := stocktest.Runtime(t, "torch-distributed")
+	spec, err := inject.Twin(&torch.Spec, inject.Gate{Image: "gate"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	torch.Spec, torch.Labels = *spec, inject.TwinLabels(torch.Labels)
+	for readers, want := range map[string]string{"": "", "Known": "", "Anyone": "READERS=Anyone, of the TrainJob or of its runtime's step dataset-initializer, is not allowed by this installation of datacache (--allow-anyone=false): set READERS to Known", "Somebody": "must be Known or Anyone"} {
+		a := &Admission{Readers: []client.Reader{fake.NewClientBuilder().WithScheme(scheme).WithObjects(torch).Build()}, Settings: inject.Settings{NoAnyone: true}}
+		job := jobtest.TrainJob("cache://demo/reviews", "METADATA_LOC=s3://lake/metadata.json", "READERS="+readers)
+		_, errs, err := a.Validate(t.Context(), request.Read(job, "team"))
+		if got := errs.ToAggregate(); err != nil || (got == nil) != (want == "") || got != nil && !strings.Contains(got.Error(), want) {
+			t.Errorf("READERS=%s: %v, %v; want %q", readers, got, err, want)
+		}
+		a.Settings.NoAnyone = false
+		if _, errs, err := a.Validate(t.Context(), request.Read(job, "team")); readers == "Anyone" && (err != nil || len(errs) > 0) {
+			t.Errorf("READERS=Anyone where it is allowed: %v, %v", errs, err)
+		}
 	}
 }

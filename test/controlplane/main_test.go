@@ -166,6 +166,7 @@ func newManager(ctx context.Context, c *kubetest.Cluster, port int, metrics *pro
 	}
 	reach.QPS, reach.Burst = 200, 400 // as with the flags of cmd/manager
 	reach.Wrap(asked.Count)
+	reach.Wrap(keysOfNextServer)
 	scheme := runtime.NewScheme()
 	if err := controller.AddToScheme(scheme); err != nil {
 		return nil, err

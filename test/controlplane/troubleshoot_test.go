@@ -52,6 +52,7 @@ var rejections = map[string]string{
 	"`runtimeRef.name: ... can't be used with a cache`":            "test/controlplane/refuse_test.go TestRuntimesThatCannotServe",
 	"`its label ... derive=false forbids a copy`":                  "test/controlplane/refuse_test.go TestRuntimesThatCannotServe",
 	"`the runtime ... is not made yet`":                            "internal/admit/admit_test.go TestTheTwinIsNotMadeYet",
+	"`READERS=Anyone, ... is not allowed by this installation`":    "internal/admit/admit_test.go TestAnyoneIsNotAllowed",
 	"`failed calling webhook \"...datacache.kubeflow.org\"`":       "test/controlplane/down_test.go TestWebhookIsDown",
 }
 

@@ -12,21 +12,29 @@ import (
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
 // TestSharedCache checks that one DataCache serves TrainJobs of its own namespace and of one that it allows, concurrently, and no
-// others, and that its memory is freed after the last one has ended.
+// others, and that its memory is freed after the last one has ended. It takes known readers only, and no NetworkPolicy protects it: a pod of
+// another namespace is told what it lacks, and no more.
 func TestSharedCache(t *testing.T) {
 	t.Parallel()
 	own, allowed, stranger := namespace(t), namespace(t), namespace(t)
 	dc := sharedCache(own, reviews.write(t), allowed)
+	dc.Spec.Access.Readers = v1alpha1.ReadersKnown
 	cluster.Create(t, dc)
+	cluster.Create(t, &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: "open"}, Spec: networkingv1.NetworkPolicySpec{
+		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}, Ingress: []networkingv1.NetworkPolicyIngressRule{{}},
+	}})
 
 	refused := submit(t, stranger, referring("stranger", own, dc.Name)).Refused
 	if want := fmt.Sprintf("is not for the namespace %s", stranger); !strings.Contains(refused, want) {
@@ -48,12 +56,76 @@ func TestSharedCache(t *testing.T) {
 		}
 		return nil
 	})
+	if known := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionReadersKnown); known == nil || known.Status != metav1.ConditionTrue {
+		t.Errorf("the condition ReadersKnown is %+v", known)
+	}
+	strangersLearn(t, stranger, dc)
 	r.ends(t, trainer.TrainJobComplete)
 	readOnce(t, r, r.look(t), 1, reviews.Rows)
 	endless.passes(t, 1, 0)
 	cluster.Delete(t, endless.get(t))
 	cluster.DataCache(t, own, dc.Name, v1alpha1.StateReleased)
 	cluster.Vanish(t, &lws.LeaderWorkerSet{}, own, dc.Name+"-cache")
+}
+
+// askAsStranger asks a head in several ways, and writes what it says, a line each.
+const askAsStranger = `
+import os, time
+import pyarrow.flight as flight
+host, token, ca = (os.environ[name] for name in ("HOST", "TOKEN", "CA"))
+def ask(scheme, headers, **tls):
+    client = flight.FlightClient(f"{scheme}://{host}:50051", **tls)
+    end = time.monotonic() + 120
+    while True:
+        try:
+            client.get_flight_info(flight.FlightDescriptor.for_command(b"{}"), flight.FlightCallOptions(headers=headers, timeout=30))
+            return "SERVED"
+        except flight.FlightUnavailableError as error:
+            if time.monotonic() > end:
+                return str(error)
+            time.sleep(0.5)
+        except Exception as error:
+            return str(error)
+tls = dict(tls_root_certs=ca.encode(), override_hostname="datacache")
+bearer = [(b"authorization", b"Bearer " + token.encode())]
+said = [ask("grpc", []), ask("grpc+tls", [], **tls), ask("grpc+tls", bearer, **tls)]
+open("/dev/termination-log", "w").write("\n".join(text.replace("\n", " ")[:600] for text in said))
+`
+
+// strangersLearn checks what a pod of another namespace gets of a cache that it can connect to: in plain text, over TLS, and with a token of its
+// own account for this cache, which everyone can get who may create pods in some namespace.
+func strangersLearn(t *testing.T, namespace string, dc *v1alpha1.DataCache) {
+	t.Helper()
+	env := func(name, value string) corev1.EnvVar { return corev1.EnvVar{Name: name, Value: value} }
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "stranger"},
+		Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{
+			Name: "ask", Image: trainerImage, Command: []string{"python3", "-c", askAsStranger},
+			Env: []corev1.EnvVar{
+				env("HOST", fmt.Sprintf("%s.%s.svc", wellknown.ServiceName(dc.Name), dc.Namespace)), env("CA", dc.Status.CABundle),
+				env("TOKEN", tokenOf(t, namespace, wellknown.Audience(dc.Namespace, dc.Name), nil)),
+			},
+		}}},
+	}
+	cluster.Create(t, pod)
+	said := ""
+	await(t, "the stranger to have asked", func() error {
+		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
+			return err
+		}
+		if len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].State.Terminated == nil {
+			return fmt.Errorf("it is %s", pod.Status.Phase)
+		}
+		said = pod.Status.ContainerStatuses[0].State.Terminated.Message
+		return nil
+	})
+	lines := strings.Split(said, "\n")
+	want := []string{"takes known readers over TLS", "the call has no token", namespace + "/default may not read this cache: ask its owner for access.namespaces"}
+	for i, part := range want {
+		if i >= len(lines) || !strings.Contains(lines[i], part) {
+			t.Errorf("a stranger is told %q, want %q in line %d", said, part, i)
+		}
+	}
 }
 
 // sharedCache returns a DataCache of the namespace that another namespace may use.

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
@@ -21,7 +23,9 @@ const (
 	etcdPort      = "12379"
 	etcdPeerPort  = "12380"
 	apiServerPort = "16443"
-	kubeletPort   = 20250
+	// nextAPIServerPort is that of StartWithNewKey.
+	nextAPIServerPort = "16444"
+	kubeletPort       = 20250
 
 	serviceRange = "10.96.0.0/16" // for ClusterIPs, which are not routed here
 )
@@ -51,20 +55,43 @@ func (c *Cluster) startStore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server, err := c.processes.run("kube-apiserver", c.tool("kube-apiserver"), nil,
-		"--etcd-servers="+client,
-		"--bind-address="+c.Address, "--advertise-address="+c.Address, "--secure-port="+apiServerPort,
+	return c.startAPIServer(ctx, "kube-apiserver", apiServerPort, c.pki("tokens.key"))
+}
+
+// StartWithNewKey starts another API server on the same store, as while an administrator replaces them one after the other: it signs the tokens of
+// ServiceAccounts with another key, and accepts those of the first one's too. It runs until the cluster stops. Call it once.
+func (c *Cluster) StartWithNewKey(ctx context.Context) (*rest.Config, error) {
+	_, key, err := c.ca.user("new tokens", nil) // any key will do
+	if err != nil {
+		return nil, err
+	}
+	if err := writeFiles(c.CertDir, map[string][]byte{"new-tokens.key": key}); err != nil {
+		return nil, err
+	}
+	config := rest.CopyConfig(c.Config)
+	config.Host = "https://" + c.Address + ":" + nextAPIServerPort
+	return config, c.startAPIServer(ctx, "kube-apiserver-2", nextAPIServerPort, c.pki("new-tokens.key"), c.pki("tokens.key"))
+}
+
+// startAPIServer starts a kube-apiserver and waits until it is serving. It signs tokens with the first key.
+func (c *Cluster) startAPIServer(ctx context.Context, name, port string, keys ...string) error {
+	args := []string{"--service-account-signing-key-file=" + keys[0]}
+	for _, key := range keys {
+		args = append(args, "--service-account-key-file="+key)
+	}
+	server, err := c.processes.run(name, c.tool("kube-apiserver"), nil, append(args,
+		"--etcd-servers=http://"+c.Address+":"+etcdPort,
+		"--bind-address="+c.Address, "--advertise-address="+c.Address, "--secure-port="+port,
 		"--endpoint-reconciler-type=none", // it would reject a loopback address, and the Service "kubernetes" is not used
 		"--tls-cert-file="+c.pki("tls.crt"), "--tls-private-key-file="+c.pki("tls.key"),
 		"--client-ca-file="+c.pki("ca.crt"),
 		"--authorization-mode=RBAC", "--allow-privileged",
 		"--service-cluster-ip-range="+serviceRange,
 		"--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file="+c.pki("tokens.key"), "--service-account-signing-key-file="+c.pki("tokens.key"),
 		"--kubelet-certificate-authority="+c.pki("ca.crt"),
 		"--kubelet-client-certificate="+c.pki("kubelet-client.crt"), "--kubelet-client-key="+c.pki("kubelet-client.key"),
 		"--kubelet-preferred-address-types=InternalIP",
-		"--profiling=false")
+		"--profiling=false")...)
 	if err != nil {
 		return err
 	}
@@ -72,7 +99,7 @@ func (c *Cluster) startStore(ctx context.Context) error {
 		if err := server.check(); err != nil {
 			return err
 		}
-		status, said, err := c.ask(ctx, http.MethodGet, c.Config.Host+"/readyz")
+		status, said, err := c.ask(ctx, http.MethodGet, "https://"+c.Address+":"+port+"/readyz")
 		if err == nil && status != http.StatusOK {
 			err = fmt.Errorf("/readyz says %d: %s", status, said)
 		}

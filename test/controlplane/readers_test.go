@@ -1,0 +1,175 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	ice "github.com/apache/iceberg-go"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/test/kit/icetest"
+	"github.com/kubeflow/datacache/test/kit/kubetest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
+)
+
+// nextServer is the host of the API server with a new key, nil before there is one.
+var nextServer atomic.Pointer[string]
+
+// keysOfNextServer lets the managers' requests for the keys of tokens reach that API server, as a load balancer does.
+func keysOfNextServer(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if host := nextServer.Load(); host != nil && (r.URL.Path == "/openid/v1/jwks" || r.URL.Path == "/.well-known/openid-configuration") {
+			r = r.Clone(r.Context())
+			r.URL.Host = *host
+		}
+		return next.RoundTrip(r)
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// token returns a token of the namespace's account default from the API server that the client talks to.
+func token(t *testing.T, from client.Client, namespace string, audiences ...string) string {
+	t.Helper()
+	owner := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}
+	kubetest.Eventually(t, "a token", func() error { return from.SubResource("token").Create(t.Context(), owner, request) })
+	return request.Status.Token
+}
+
+// mount writes the file of a cache's readers that its pods mount, as the kubelet does.
+func mount(t *testing.T, dc *v1alpha1.DataCache, path string) error {
+	t.Helper()
+	config := &corev1.ConfigMap{}
+	if err := cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: dc.Namespace, Name: dc.Name + "-cache-access"}, config); err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(path+".new", []byte(config.Data["ACCESS"]), 0o600), os.Rename(path+".new", path))
+}
+
+// asks returns what the head answers to a request with the token, over TLS: codes.OK if its sender may read.
+func asks(t *testing.T, address string, dc *v1alpha1.DataCache, bearer string) error {
+	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(dc.Status.CABundle))
+	by := credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "datacache", MinVersion: tls.VersionTLS13})
+	if bearer == "" {
+		by = insecure.NewCredentials()
+	}
+	c, err := flight.NewClientWithMiddleware(address, nil, nil, grpc.WithTransportCredentials(by))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if bearer != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+bearer)
+	}
+	_, err = c.GetFlightInfo(ctx, &flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: []string{"0", "1"}})
+	return err
+}
+
+// TestReaders runs the program with the files that the manager has made, and asks it with tokens of the API server: for this cache, for others, of
+// other namespaces; and with one of another API server with a new key, which the manager fetches when the head has seen it.
+func TestReaders(t *testing.T) {
+	t.Parallel()
+	ns, other := cluster.Namespace(t), cluster.Namespace(t)
+	dc := named(ns, "reviews")
+	dc.Spec.Access.Readers = v1alpha1.ReadersKnown
+	cluster.Create(t, dc)
+	saysReaders(t, dc, metav1.ConditionTrue, v1alpha1.ReasonKnown)
+	authorityOf(t, dc)
+	rules, authority := filepath.Join(t.TempDir(), "access.json"), filepath.Join(t.TempDir(), "authority.pem")
+	kubetest.Eventually(t, "the cache's rules", func() error { return mount(t, dc, rules) })
+	secret := appears(t, &corev1.Secret{}, ns, secretOf(cachePods(t, ns, 2)[0].Spec))
+	if err := os.WriteFile(authority, secret.Data["CACHE_CA"], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	table := icetest.Local(t).Create("reviews", 2, ice.NewSchema(0, ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64}))
+	table.Append(icetest.Row{"id": 1})
+	server := proctest.Start(t, "local", []string{"TLS_AUTHORITY=" + authority, "ACCESS_FILE=" + rules, "CACHE_SECRET=" + string(secret.Data["CACHE_SECRET"])},
+		cacheserver, "local", "--metadata", table.Metadata(), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--memory-limit", "256Mi")
+	var address, web string
+	kubetest.Eventually(t, "the server to be ready", func() error {
+		server.Alive()
+		found := regexp.MustCompile(`ready grpc\+?[a-z]*://(\S+) http://(\S+)`).FindStringSubmatch(server.Output.String())
+		if found == nil {
+			return errors.New(server.Output.String())
+		}
+		address, web = found[1], found[2]
+		return nil
+	})
+	heads.serve(ns, "reviews", web)
+	cluster.DataCache(t, ns, "reviews", v1alpha1.StateReady)
+	saysReaders(t, dc, metav1.ConditionTrue, v1alpha1.ReasonKnown)
+
+	audience := "datacache.kubeflow.org/namespaces/" + ns + "/datacaches/reviews"
+	for what, tt := range map[string]struct {
+		bearer string
+		code   codes.Code
+		said   string
+	}{
+		"for this cache":             {token(t, cluster.Client, ns, audience), codes.OK, ""},
+		"for a TrainJob":             {token(t, cluster.Client, ns, audience+"/trainjobs/train"), codes.OK, ""},
+		"none":                       {"", codes.Unauthenticated, `takes known readers over TLS: use a TrainJob with kubeflow_datacache`},
+		"for another cache":          {token(t, cluster.Client, ns, audience+"2"), codes.Unauthenticated, "token is for reviews2, not reviews"},
+		"for two":                    {token(t, cluster.Client, ns, audience, audience+"/trainjobs/train"), codes.Unauthenticated, "it has 2 audiences, want exactly one"},
+		"for the API server":         {token(t, cluster.Client, ns), codes.Unauthenticated, "token is for"},
+		"of a namespace without one": {token(t, cluster.Client, other, audience), codes.PermissionDenied, other + "/default may not read this cache: ask its owner for access.namespaces"},
+	} {
+		err := asks(t, address, dc, tt.bearer)
+		if status.Code(err) != tt.code || !strings.Contains(fmt.Sprint(err), tt.said) {
+			t.Errorf("a token %s: %v, want %s and %q", what, err, tt.code, tt.said)
+		}
+	}
+
+	next, err := cluster.StartWithNewKey(context.WithoutCancel(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := client.New(next, client.Options{Scheme: cluster.Client.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	renewed := token(t, from, ns, audience)
+	if err := asks(t, address, dc, renewed); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "is unknown here yet") {
+		t.Errorf("a token with a new key: %v", err)
+	}
+	host := strings.TrimPrefix(next.Host, "https://")
+	nextServer.Store(&host)
+	// The manager looks at a Ready cache every 30 s.
+	kubetest.Eventually(t, "the head to know the new key", func() error {
+		return errors.Join(mount(t, dc, rules), asks(t, address, dc, renewed))
+	})
+	if err := asks(t, address, dc, token(t, cluster.Client, ns, audience)); err != nil {
+		t.Errorf("a token with the first key: %v", err)
+	}
+}
