@@ -613,6 +613,10 @@ scale: kube-tools ## Create CACHES=500 TrainJobs with caches, and CLAIMS=10000 p
 	@echo "==> scale: $(CLAIMS) claims at $(CLAIM_QPS) a second, and those of a StatefulSet and of ephemeral volumes (about 10 min)"
 	@CLAIMS=$(CLAIMS) CLAIM_QPS=$(CLAIM_QPS) go test ./test/scratch -run '^TestScale$$' -count=1 -timeout=0 -v
 
+.PHONY: scale-model
+scale-model: ## Measure a head with 10, 100 and 300 data nodes beside the model of what it costs, and write docs/scale.md (about 1 min).
+	@SCALE_PAGE=$(CURDIR)/docs/scale.md go test ./test/scale -run '^TestModel$$' -count=1 -timeout=0
+
 .PHONY: verify
 verify: generate fmt lint ## What CI wants of a change: generated and formatted files are in the commit, lint is clean (about 1 min).
 	@echo "==> verify: nothing changed by generate, fmt and mod tidy (seconds)"

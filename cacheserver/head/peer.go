@@ -29,6 +29,7 @@ func (h *Head) serveNode(stream peer.HeadStream) error {
 		h.cfg.Log.Warn("a data node was refused", "node", first.Hello.Index, "address", first.Hello.Address, "reason", status.Convert(err).Message())
 		return err
 	}
+	stream.Trust()
 	h.cfg.Log.Info("a data node joined", "node", s.index, "address", first.Hello.Address, "incarnation", first.Hello.Incarnation)
 	ended := make(chan error, 2)
 	go func() { ended <- h.receive(s, stream) }()

@@ -42,6 +42,13 @@ type NodeStream = Stream[ToHead, ToNode]
 // Context ends when the stream does.
 func (s Stream[Out, In]) Context() context.Context { return s.raw.Context() }
 
+// Trust tells the transport that the other side has proved that it has the secret: clients can't use up the memory for its messages.
+func (s Stream[Out, In]) Trust() {
+	if raw, ok := s.raw.(interface{ Trust() }); ok {
+		raw.Trust()
+	}
+}
+
 // Send blocks until the transport has accepted the message.
 func (s Stream[Out, In]) Send(message Out) error {
 	text, err := json.Marshal(message)

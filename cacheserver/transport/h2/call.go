@@ -18,7 +18,7 @@ import (
 
 // open begins a call on a new stream; ended is set if the request has no body.
 func (c *conn) open(id uint32, r request, ended bool) error {
-	s := &stream{conn: c, id: id, request: r, in: newInbox(c.server.cfg.Memory)}
+	s := &stream{conn: c, id: id, request: r, in: newInbox(c.server.cfg.Memory), budget: c.server.cfg.Memory}
 	s.window.Store(defaultWindow)
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -92,7 +92,7 @@ func TestReceivedGarbage(t *testing.T) {
 	const size = 4 << 20
 	p := &purse{}
 	p.free.Store(1 << 40)
-	s := &stream{conn: &conn{server: &Server{cfg: Config{Memory: p}}}, in: newInbox(p), ctx: t.Context(), remote: true}
+	s := &stream{conn: &conn{server: &Server{cfg: Config{Memory: p}}}, in: newInbox(p), budget: p, ctx: t.Context(), remote: true}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	go func() {

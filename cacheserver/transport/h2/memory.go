@@ -76,7 +76,7 @@ func (s *stream) hold(n int64) error {
 	if s.over { // a goroutine other than the handler's is receiving
 		return errCallEnded
 	}
-	if err := s.conn.server.cfg.Memory.Reserve(n); err != nil {
+	if err := s.budget.Reserve(n); err != nil {
 		return exhausted("no memory for a request", err)
 	}
 	s.held += n
@@ -87,6 +87,23 @@ func (s *stream) hold(n int64) error {
 func (s *stream) letGo(over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.conn.server.cfg.Memory.Release(s.held)
+	s.budget.Release(s.held)
 	s.held, s.over = 0, s.over || over
+}
+
+// messages is the budget for the stream's messages.
+func (s *stream) messages() Memory {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.budget
+}
+
+// Trust takes the stream's messages out of the budget for clients, which clients may use up. The handler calls it when the other side has
+// proved that it is a part of this system, whose messages are few and short.
+func (s *stream) Trust() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.budget.Release(s.held)
+	s.held, s.budget = 0, unlimited{}
+	s.in.trust()
 }

@@ -54,9 +54,10 @@ type stream struct {
 	mu      sync.Mutex
 	header  metadata.MD // of the response, until it is sent
 	trailer metadata.MD
-	headed  bool  // header has been sent
-	held    int64 // bytes reserved for the last received message
-	over    bool  // the handler has returned
+	headed  bool   // header has been sent
+	budget  Memory // for messages
+	held    int64  // bytes reserved for the last received message
+	over    bool   // the handler has returned
 }
 
 var (
@@ -124,7 +125,7 @@ func (s *stream) encode(m any) (*outgoing, error) {
 		for _, b := range encoded {
 			o.data = append(o.data, b.ReadOnlyData())
 		}
-		memory, size := s.conn.server.cfg.Memory, int64(copies*encoded.Len())
+		memory, size := s.messages(), int64(copies*encoded.Len())
 		if err := memory.Reserve(size); err != nil {
 			encoded.Free()
 			return nil, exhausted("no memory for the response", err)
