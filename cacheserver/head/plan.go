@@ -145,7 +145,8 @@ func (p *tablePlan) project(columns []int) *arrow.Schema {
 	for i, c := range columns {
 		fields[i] = p.Schema.Field(c)
 	}
-	return arrow.NewSchema(fields, nil)
+	metadata := p.Schema.Metadata()
+	return arrow.NewSchema(fields, &metadata)
 }
 
 // schemaBytes returns the encoded result of project. For all columns, the usual request, it is made once.

@@ -16,6 +16,7 @@ import pytest
 from kubeflow_datacache import DataCache, StateError
 
 ROWS = 200
+FEATURES = b'{"info": {"features": {"id": {"dtype": "int64", "_type": "Value"}}}}'
 
 
 def write(folder: Path) -> dict[str, np.ndarray]:
@@ -34,7 +35,7 @@ def write(folder: Path) -> dict[str, np.ndarray]:
     columns: dict[str, pa.Array] = {"id": pa.array(ids)} | {name: pa.array(values) for name, values in scalars.items()}
     for name, values in tensors.items():
         columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
-    table = pa.table(columns)
+    table = pa.table(columns).replace_schema_metadata({"huggingface": FEATURES})
     for i, part in enumerate((table.slice(0, 70), table.slice(70))):
         pq.write_table(part, folder / f"{i}.parquet", row_group_size=30)
     return scalars | tensors
@@ -46,6 +47,7 @@ def test_types_are_those_of_the_files(server: Path, tmp_path: Path) -> None:
     with DataCache.local(tmp_path, program=server, progress=False, nodes=2) as cache:
         for batch in cache.loader(global_batch_size=50, seed=1):
             got, tensors, ids = batch.numpy(), batch.torch(), batch.numpy()["id"]
+            assert batch.schema.metadata == {b"huggingface": FEATURES}
             for name, values in want.items():
                 assert got[name].dtype == values.dtype, name
                 np.testing.assert_array_equal(got[name], values[ids], name)

@@ -53,6 +53,22 @@ def test_random_folders(folder_seed: int, folder: Path, private: Private, connec
     check_equal(connect(cache).table(), folders.scan(folder))
 
 
+def test_features_of_datasets_reach_readers(folder: Path, private: Private, connect: Connect) -> None:
+    """What the library datasets knows of a column, such as the names of its classes, is in the metadata of each schema."""
+    features = b'{"info": {"features": {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}}}}'
+    table = pa.table({"text": ["a", "b"], "label": [0, 1]})
+    folder.mkdir()
+    pq.write_table(table.replace_schema_metadata({"huggingface": features}), folder / "0.parquet")
+    pq.write_table(table, folder / "1.parquet")
+    cache = private(["--files", str(folder)])
+    cache.wait("Ready")
+    client = connect(cache)
+    for read in (client.table(), client.table(["label"])):
+        assert read.schema.metadata == {b"huggingface": features}
+    described = client.command(kind="shard", index=0, total=1, columns=["label"])
+    assert described.schema.metadata == {b"huggingface": features}
+
+
 def test_types_are_those_of_the_files(folder: Path, private: Private, connect: Connect) -> None:
     folders.types(folder)
     cache = private(["--files", str(folder)])

@@ -30,6 +30,8 @@ type planner struct {
 	table  *table
 	union  union
 	known  int // number of shapes whose columns are in union
+	// metadata is that of the schema: the first file's features.
+	metadata arrow.Metadata
 
 	mu     sync.Mutex
 	shapes map[string]*shape
@@ -49,6 +51,9 @@ func (s *Source) plan(ctx context.Context, found *listing, progress func(done, t
 		return nil, fmt.Errorf("plan: %w", err)
 	}
 	p.shapeOf(0, first)
+	if features := first.Features(); features != "" {
+		p.metadata = arrow.MetadataFrom(map[string]string{parquet.FeaturesKey: features})
+	}
 	partitions, err := p.partitions()
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
@@ -99,7 +104,7 @@ func (p *planner) choose(partitions []arrow.Field) error {
 	for _, f := range partitions {
 		pin.Partitions = append(pin.Partitions, f.Name)
 	}
-	schema := arrow.NewSchema(p.union.fields, nil)
+	schema := arrow.NewSchema(p.union.fields, &p.metadata)
 	if err := pin.setSchema(schema); err != nil {
 		return err
 	}

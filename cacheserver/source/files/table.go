@@ -56,7 +56,8 @@ func (t *table) choose(schema *arrow.Schema, partitions []string, selection Sele
 	for i, f := range t.Fields {
 		served[i] = arrow.Field{Name: f.Name, Type: f.Type, Nullable: !f.Required}
 	}
-	t.Served = arrow.NewSchema(served, nil)
+	metadata := schema.Metadata()
+	t.Served = arrow.NewSchema(served, &metadata)
 	if strings.TrimSpace(selection.Filter) == "" {
 		return nil
 	}

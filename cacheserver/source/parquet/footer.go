@@ -38,6 +38,21 @@ type Footer struct {
 // Cost is the approximate memory of a parsed footer.
 func (f *Footer) Cost() int64 { return int64(f.meta.Size())*8 + 4096 }
 
+// FeaturesKey is the key under which the library datasets stores what it knows of columns beyond their types, such as the names of classes.
+const FeaturesKey = "huggingface"
+
+// maxFeatures bounds the length of Features, which every schema message repeats.
+const maxFeatures = 256 << 10
+
+// Features is the value of FeaturesKey; empty if there is none.
+func (f *Footer) Features() string {
+	text := f.meta.KeyValueMetadata().FindValue(FeaturesKey)
+	if text == nil || len(*text) > maxFeatures {
+		return ""
+	}
+	return *text
+}
+
 // ReadFooter parses the footer of an open file. Columns that cannot be read are errors only of projections that need them.
 func ReadFooter(ctx context.Context, f *objstore.File, names NameMapping) (*Footer, error) {
 	return readFooter(ctx, f, func(m *pqarrow.SchemaManifest) ([]*fileColumn, error) { return fileColumns(m, names) })
