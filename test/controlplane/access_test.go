@@ -365,3 +365,39 @@ func secretOf(pod corev1.PodSpec) string {
 	}
 	return pod.Volumes[at].Projected.Sources[1].Secret.Name
 }
+
+// TestRunningCachesKeepWhatTheyBeganWith checks that a cache whose pods an earlier release started, which know no readers, keeps them, says so, and
+// gives its users no certificate; and that its next pods serve known readers.
+func TestRunningCachesKeepWhatTheyBeganWith(t *testing.T) {
+	t.Parallel()
+	runtimes(t)
+	ns := cluster.Namespace(t)
+	cluster.Kubelet.Play(ns, func(*corev1.Pod) kubetest.Act { return kubetest.Act{Unready: true} })
+	dc := named(ns, "reviews")
+	dc.Spec.Access.Readers = v1alpha1.ReadersKnown
+	cluster.Create(t, dc)
+	saysReaders(t, dc, metav1.ConditionTrue, v1alpha1.ReasonKnown)
+	set := appears(t, &lws.LeaderWorkerSet{}, ns, "reviews-cache")
+	change(t, set, func(set *lws.LeaderWorkerSet) { // as an earlier release made it
+		env := set.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Env
+		at := slices.IndexFunc(env, func(v corev1.EnvVar) bool { return v.Name == "CACHE_SECRET" })
+		env[at].ValueFrom.SecretKeyRef.Name = "reviews-cache-" + string(dc.UID)[:8]
+	})
+	saysReaders(t, dc, metav1.ConditionFalse, v1alpha1.ReasonStartedBefore)
+	cluster.Create(t, cacheJob(ns, "train", "datacache://reviews"))
+	appears(t, &corev1.Service{}, ns, "train-cache-service")
+	kubetest.Eventually(t, "no certificate: the TrainJob's clients would connect by TLS, which these pods don't know", func() error {
+		config := &corev1.ConfigMap{}
+		err := cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "train-cache-ca"}, config)
+		if len(config.Data) > 0 {
+			return fmt.Errorf("it has %v", config.Data)
+		}
+		return client.IgnoreNotFound(err)
+	})
+	change(t, dc, func(dc *v1alpha1.DataCache) { dc.Spec.Suspend = true })
+	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, "reviews-cache")
+	change(t, dc, func(dc *v1alpha1.DataCache) { dc.Spec.Suspend = false })
+	saysReaders(t, dc, metav1.ConditionTrue, v1alpha1.ReasonKnown)
+	authorityOf(t, dc)
+	trusts(t, ns, "train", map[string]string{"own": dc.Status.CABundle})
+}

@@ -1,0 +1,82 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// apiServer answers as an API server with one key; "" for one that can't be asked.
+type apiServer struct {
+	key   string
+	asked int
+}
+
+func (a *apiServer) get(_ context.Context, path string) ([]byte, error) {
+	switch {
+	case a.key == "":
+		return nil, errors.New("connection refused")
+	case path == "/openid/v1/jwks":
+		a.asked++
+		return fmt.Appendf(nil, `{"keys":[{"kid":%q}]}`, a.key), nil
+	}
+	return []byte(`{"issuer":"https://cluster"}`), nil
+}
+
+// jwt returns a token without a signature that would be valid.
+func jwt(key, issuer string) string {
+	part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+	return part(fmt.Sprintf(`{"kid":%q}`, key)) + "." + part(fmt.Sprintf(`{"iss":%q}`, issuer)) + ".c2lnbmVk"
+}
+
+// TestKeySource checks when keys are read, that the last ones stay while the API server can't be asked, and that the manager's own token tells
+// whether they are the right ones.
+func TestKeySource(t *testing.T) {
+	t.Parallel()
+	api, own, now := &apiServer{key: "k1"}, jwt("k1", "https://cluster"), time.Now()
+	s := &keySource{get: api.get, own: func() (string, error) { return own, nil }, now: func() time.Time { return now }}
+	expect := func(what, key, problem string, asked int) {
+		t.Helper()
+		got := s.current(t.Context())
+		if !got.ids[key] || len(got.ids) != 1 || !strings.Contains(string(got.issuer.Keys), key) || got.issuer.URL != "https://cluster" {
+			t.Errorf("%s: keys %+v, want %s", what, got, key)
+		}
+		if (got.err == nil) != (problem == "") || got.err != nil && !strings.Contains(got.err.Error(), problem) {
+			t.Errorf("%s: error %v, want %q", what, got.err, problem)
+		}
+		if api.asked != asked {
+			t.Errorf("%s: asked %d times, want %d", what, api.asked, asked)
+		}
+	}
+	expect("at first", "k1", "", 1)
+	now = now.Add(time.Minute)
+	expect("a minute later", "k1", "", 1)
+	now = now.Add(5 * time.Minute)
+	expect("after five minutes", "k1", "", 2)
+
+	api.key = "k2"
+	if s.lacks("k2") || s.lacks("k1") || s.lacks("") {
+		t.Error("the keys are read again at once, or for a known key")
+	}
+	now = now.Add(11 * time.Second)
+	if s.lacks("k1") || !s.lacks("k2") {
+		t.Error("the keys are not read again for an unknown key, or for a known one")
+	}
+	expect("a token with a new key", "k2", "signed with the key k1, which its /openid/v1/jwks does not have", 3)
+	own = jwt("k2", "https://other")
+	now = now.Add(11 * time.Second)
+	expect("another issuer", "k2", "issued by https://other, but its /.well-known/openid-configuration names https://cluster", 4)
+	own = "a password"
+	now = now.Add(11 * time.Second)
+	expect("no JSON Web Token", "k2", "", 5)
+
+	api.key, now = "", now.Add(time.Hour)
+	expect("an API server that can't be asked", "k2", "connection refused", 5)
+}
