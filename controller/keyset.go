@@ -142,9 +142,9 @@ func (s *keySource) checkOwn() error {
 	var claims struct {
 		Issuer string `json:"iss"`
 	}
-	err = errors.Join(decode(header, &key), decode(payload, &claims))
+	isToken := decode(header, &key) == nil && decode(payload, &claims) == nil
 	switch issuer := s.keys.issuer.URL; {
-	case err != nil: // the manager has another kind of credential
+	case !isToken: // another kind of credential
 	case claims.Issuer != issuer:
 		return fmt.Errorf("this cluster's tokens are issued by %s, but its /.well-known/openid-configuration names %s", claims.Issuer, issuer)
 	case !s.keys.ids[key.ID]:

@@ -151,6 +151,8 @@ func TestReaders(t *testing.T) {
 		}
 	}
 
+	logsIn(t, dc, other, address)
+
 	next, err := cluster.StartWithNewKey(context.WithoutCancel(t.Context()))
 	if err != nil {
 		t.Fatal(err)
@@ -171,5 +173,34 @@ func TestReaders(t *testing.T) {
 	})
 	if err := asks(t, address, dc, token(t, cluster.Client, ns, audience)); err != nil {
 		t.Errorf("a token with the first key: %v", err)
+	}
+}
+
+// logsIn checks that kubectl datacache login writes a token with which its user's namespace may read, and a certificate; and what it does not do.
+func logsIn(t *testing.T, dc *v1alpha1.DataCache, other, address string) {
+	t.Helper()
+	folder := filepath.Join(t.TempDir(), "mine")
+	for account, want := range map[string]codes.Code{dc.Namespace: codes.OK, other: codes.PermissionDenied} {
+		if out, err := pluginFor(t, account).call("login " + dc.Namespace + "/reviews --for 1h --dir " + folder); err != nil || !strings.Contains(out, "export DATACACHE_CREDENTIALS="+folder) {
+			t.Fatalf("login: %v: %s", err, out)
+		}
+		written, err := os.ReadFile(filepath.Join(folder, "token"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := asks(t, address, dc, string(written)); status.Code(err) != want {
+			t.Errorf("a token by login of namespace %s: %v, want %s", account, err, want)
+		}
+	}
+	if authority, err := os.ReadFile(filepath.Join(folder, "ca.crt")); err != nil || string(authority) != dc.Status.CABundle {
+		t.Errorf("ca.crt has %q (%v), want that of the status", authority, err)
+	}
+	for args, want := range map[string]string{
+		"login reviews": "--dir: missing", "login reviews --for 48h --dir " + folder: "--for: 48h0m0s, want 10m to 24h",
+		"login nothing --dir " + folder: `datacaches.datacache.kubeflow.org "nothing" not found`, "login reviews --account nobody --dir " + folder: `serviceaccounts "nobody" not found`,
+	} {
+		if out, err := pluginFor(t, dc.Namespace).call(args); err == nil || !strings.Contains(out, want) {
+			t.Errorf("%s: %v: %s, want %q", args, err, out, want)
+		}
 	}
 }
