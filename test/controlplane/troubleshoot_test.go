@@ -66,6 +66,14 @@ var waits = map[string]string{
 	"NameTaken":       "test/controlplane/job_test.go TestForeignObjectsStay",
 }
 
+// queued has the test of each row about TrainJobs that Kueue has suspended.
+var queued = map[string]string{
+	"`Kueue: ...`": "test/kueue/evict_test.go TestEviction",
+	"`Kueue has reserved its quota, and waits; AdmissionCheck datacache: DataCache ...: Loading`": "test/kueue/check_test.go TestCheckWhileItLoads",
+	"`... AdmissionCheck datacache: DataCache ... waits for quota`":                               "internal/diagnose/queue_test.go TestQueue",
+	"`its cache got no quota, so that it gave its own back until ...`":                            "internal/diagnose/queue_test.go TestQueue",
+}
+
 // hangs has the test of each row about training that hangs or is killed.
 var hangs = map[string]string{
 	"`unable to allocate shared memory(shm)` in the log, then no batch any more":    "python/tests/test_torch_shared_memory.py test_full_shared_memory_is_an_error",
@@ -92,6 +100,7 @@ func TestTroubleshooting(t *testing.T) {
 		}
 	}
 	haveTests(t, firstCells(t, string(text), "symptom"), hangs)
+	haveTests(t, firstCells(t, string(text), "suspended:"), queued)
 
 	tests := maps.Clone(waits)
 	for _, o := range obstacles {
