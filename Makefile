@@ -440,7 +440,7 @@ test-conformance: build venv spark-venv $(MINIO) $(CATALOG)/complete $(JAVA_FLIG
 test-loader: build training-venv ## The Python loader's part of test, torch and the Kubeflow SDK included (about 4 min; nothing to do while nothing changed).
 	@echo "==> test: the loader against $(SERVER) (about 4 min)"
 	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(LOADER_PARTS) runtimes test/golden -- \
-		$(TRAINING) -m pytest python/tests --ignore python/tests/examples --ignore python/tests/test_docs.py -rs --junitxml=$(REPORTS)/$@.xml --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
+		$(TRAINING) -m pytest python/tests --ignore python/tests/examples --ignore python/tests/nightly --ignore python/tests/test_docs.py -rs --junitxml=$(REPORTS)/$@.xml --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
 .PHONY: test-examples
 test-examples: build examples-venv ## The loader in JAX, Ray Train, TRL, torchtitan, torchft, Megatron and pandas, its notebook, docs/frameworks.md (about 3 min, 1 more the first time; nothing to do while nothing changed).
@@ -459,6 +459,13 @@ test-megatron-bridge: build examples-venv ## CacheProvider with Megatron-Bridge'
 		$(PYTHON) -m pip download --quiet --no-deps --only-binary :all: --python-version 3.12 megatron-bridge==$(MEGATRON_BRIDGE_VERSION) && \
 		$(PYTHON) -m zipfile -e *.whl . && touch complete; }
 	@MEGATRON_BRIDGE=$(MEGATRON_BRIDGE)/megatron/bridge PYTHONPATH=python/src $(EXAMPLES) -m pytest python/tests/examples/test_megatron.py -k bridge \
+		-rs --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
+
+NIGHTLY := $(CACHE)/tools/nightly-$(shell sha256sum hack/nightly 2>/dev/null | cut -c1-12)
+.PHONY: test-nightly
+test-nightly: build examples-venv ## A training step of trainers that CI does not install: Open MPI, DeepSpeed, torchtune, XGBoost, MLX; and JAX on two processes (about 2 min, 1 more the first time; prints NOT TRIED and why where packages can't be had).
+	@hack/nightly $(EXAMPLES) $(NIGHTLY)
+	@NIGHTLY=$(NIGHTLY) PYTHONPATH=python/src $(EXAMPLES) -m pytest python/tests/nightly python/tests/examples/test_jax.py \
 		-rs --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
 .PHONY: fuzz

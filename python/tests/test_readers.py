@@ -12,12 +12,12 @@ from typing import get_args
 
 import pytest
 import trustme
-from readers import AUDIENCE, STATIC, Readers
 from server import Cache, Caches
 from small import ROWS, small_table
 
 from kubeflow_datacache import DataCache, RefusedError, World, services
 from kubeflow_datacache.cache import Transport
+from readers import AUDIENCE, STATIC, Readers
 
 TRANSPORTS = get_args(Transport)
 NAMED = "team-b/books"
