@@ -21,6 +21,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/controller/engine"
+	"github.com/kubeflow/datacache/controller/issuer"
 	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/controller/podstate"
 	"github.com/kubeflow/datacache/controller/workload"
@@ -39,7 +40,7 @@ type arrowEngine struct {
 
 	readers  v1alpha1.Readers // of caches that don't say
 	noAnyone bool             // all caches are for known readers
-	keys     *keySource
+	keys     *issuer.Source
 	accesses sync.Map // workload.Access by types.NamespacedName of DataCaches, as applied
 	now      func() time.Time
 }
@@ -107,7 +108,7 @@ func (e *arrowEngine) Observe(ctx context.Context, dc *v1alpha1.DataCache) (engi
 	}
 	answers := e.askAll(ctx, pods)
 	out.Access = e.accessConditions(ctx, dc, set, answers)
-	out.Again = slices.ContainsFunc(answers, func(a headAnswer) bool { return a.status != nil && e.keys.lacks(a.status.Access.UnknownKey) })
+	out.Again = slices.ContainsFunc(answers, func(a headAnswer) bool { return a.status != nil && e.keys.Lacks(a.status.Access.UnknownKey) })
 	combine(&out, set, pods, answers, why)
 	return out, nil
 }

@@ -117,9 +117,9 @@ func (e *arrowEngine) accessOf(ctx context.Context, dc *v1alpha1.DataCache) (acc
 	if access.Jobs, err = e.namesOf(ctx, dc); err != nil {
 		return access, err
 	}
-	keys := e.keys.current(ctx)
-	if keys.issuer.URL != "" {
-		access.Issuers = []workload.Issuer{keys.issuer}
+	keys := e.keys.Current(ctx)
+	if keys.Issuer.URL != "" {
+		access.Issuers = []workload.Issuer{keys.Issuer}
 		return access, nil
 	}
 	access.Issuers = before.Issuers // of an earlier leader
@@ -211,7 +211,7 @@ func (e *arrowEngine) accessConditions(ctx context.Context, dc *v1alpha1.DataCac
 		}
 	}
 	conditions := []metav1.Condition{known}
-	if err := e.keys.current(ctx).err; err != nil && checksTokens(dc, access.Readers) {
+	if err := e.keys.Current(ctx).Err; err != nil && checksTokens(dc, access.Readers) {
 		conditions = append(conditions, metav1.Condition{
 			Type: v1alpha1.ConditionTokensUnverifiable, Status: metav1.ConditionTrue, Reason: "NoKeys", Message: err.Error(),
 		})

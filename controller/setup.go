@@ -41,6 +41,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/controller/fluid"
+	"github.com/kubeflow/datacache/controller/issuer"
 	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/controller/podstate"
 	"github.com/kubeflow/datacache/controller/queue"
@@ -207,7 +208,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	if err != nil {
 		return err
 	}
-	keys, err := newKeySource(mgr.GetConfig(), mgr.GetHTTPClient(), o.Now)
+	keys, err := issuer.New(mgr.GetConfig(), mgr.GetHTTPClient(), o.Now)
 	if err != nil {
 		return err
 	}
@@ -257,7 +258,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	return nil
 }
 
-func (o *Options) arrow(k kube.Applier, events *podstate.Warnings, keys *keySource) *arrowEngine {
+func (o *Options) arrow(k kube.Applier, events *podstate.Warnings, keys *issuer.Source) *arrowEngine {
 	return &arrowEngine{
 		Applier: k, server: workload.Server{Image: o.Image, Policy: o.Gate.ImagePullPolicy, Secrets: o.Gate.ImagePullSecrets, ObjectCacheURL: o.ObjectCacheURL, ObjectCacheCA: o.ObjectCacheCA, ClusterDomain: o.ClusterDomain, Traces: o.TracesEnv},
 		watchers: append([]networkingv1.NetworkPolicyPeer{workload.FromNamespaces(o.Namespace)}, o.MetricsFrom...),

@@ -134,7 +134,7 @@ func (d *decorated) inject(ctx context.Context, job *trainer.TrainJob, parsed *r
 		parsed.Runtime = trainer.RuntimeRef{APIGroup: &trainer.GroupVersion.Group, Kind: &built.Kind, Name: built.Name}
 		settings, err := d.admission.SettingsFor(ctx, parsed)
 		if err == nil {
-			settings, err = d.asMade(ctx, job, settings)
+			settings, err = d.asMade(ctx, client.ObjectKeyFromObject(job), settings)
 		}
 		if err != nil {
 			return nil, nil, err

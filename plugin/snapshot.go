@@ -39,11 +39,11 @@ func (d *decorated) snapshot(ctx context.Context, job *trainer.TrainJob) (*reque
 	return parseSnapshot(kept.Data[snapshotKey])
 }
 
-// asMade returns the settings with which the TrainJob's JobSet was made, if it has one. They may have changed since then, but the pods of an
+// asMade returns the settings with which a TrainJob's JobSet was made, if it has one. They may have changed since then, but the pods of an
 // existing JobSet are immutable, and an attempt to change them would make it impossible to resume the TrainJob.
-func (d *decorated) asMade(ctx context.Context, job *trainer.TrainJob, settings inject.Settings) (inject.Settings, error) {
+func (d *decorated) asMade(ctx context.Context, job client.ObjectKey, settings inject.Settings) (inject.Settings, error) {
 	made := &jobset.JobSet{}
-	found, err := d.get(ctx, client.ObjectKeyFromObject(job), made)
+	found, err := d.get(ctx, job, made)
 	if found {
 		settings.NoZoneAffinity, settings.NoCredentials = !inject.HasZone(&made.Spec), !inject.HasCredentials(&made.Spec)
 	}

@@ -1,7 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+// Package issuer reads the keys of a cluster's ServiceAccounts, with which tokens are checked.
+package issuer
 
 import (
 	"bytes"
@@ -31,25 +32,26 @@ const (
 	keysTimeout = 10 * time.Second
 )
 
-// keySource reads the keys with which the API server's tokens of ServiceAccounts are checked, and keeps them. It is safe for concurrent use.
-type keySource struct {
+// Source reads the keys with which the API server's tokens of ServiceAccounts are checked, and keeps them. It is safe for concurrent use.
+type Source struct {
 	get func(ctx context.Context, path string) ([]byte, error) // from the API server
 	own func() (token string, err error)                       // the manager's own token; "" if it has none
 	now func() time.Time
 
 	mu    sync.Mutex
-	keys  clusterKeys
+	keys  Keys
 	asked time.Time // the last request; zero: read the keys anew
 }
 
-// clusterKeys are the keys of a cluster's ServiceAccounts.
-type clusterKeys struct {
-	issuer workload.Issuer // without a URL: not known
+// Keys are the keys of a cluster's ServiceAccounts.
+type Keys struct {
+	Issuer workload.Issuer // without a URL: not known
 	ids    map[string]bool // of the keys
-	err    error           // why tokens can't be checked
+	Err    error           // why tokens can't be checked
 }
 
-func newKeySource(config *rest.Config, client *http.Client, now func() time.Time) (*keySource, error) {
+// New returns a source that asks the API server of the configuration.
+func New(config *rest.Config, client *http.Client, now func() time.Time) (*Source, error) {
 	api, err := discovery.NewDiscoveryClientForConfigAndClient(config, client)
 	if err != nil {
 		return nil, fmt.Errorf("set up the client for the API server's keys: %w", err)
@@ -66,28 +68,28 @@ func newKeySource(config *rest.Config, client *http.Client, now func() time.Time
 		text, err := os.ReadFile(config.BearerTokenFile)
 		return strings.TrimSpace(string(text)), err
 	}
-	return &keySource{get: get, own: own, now: now}, nil
+	return &Source{get: get, own: own, now: now}, nil
 }
 
-// current returns the keys, read within keysAge. If they can't be read, the last ones stay, with the error.
-func (s *keySource) current(ctx context.Context) clusterKeys {
+// Current returns the keys, read within keysAge. If they can't be read, the last ones stay, with the error.
+func (s *Source) Current(ctx context.Context) Keys {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now := s.now(); s.asked.IsZero() || now.Sub(s.asked) >= keysAge || s.keys.err != nil && now.Sub(s.asked) >= keysPause {
+	if now := s.now(); s.asked.IsZero() || now.Sub(s.asked) >= keysAge || s.keys.Err != nil && now.Sub(s.asked) >= keysPause {
 		keys, err := s.read(ctx)
 		if err == nil {
 			s.keys = keys
 		}
-		s.keys.err, s.asked = err, now
+		s.keys.Err, s.asked = err, now
 		if err == nil {
-			s.keys.err = s.checkOwn()
+			s.keys.Err = s.checkOwn()
 		}
 	}
 	return s.keys
 }
 
-// lacks reports whether the keys should have one with the ID, and must be read anew.
-func (s *keySource) lacks(id string) bool {
+// Lacks reports whether the keys should have one with the ID, and must be read anew.
+func (s *Source) Lacks(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if id == "" || s.keys.ids[id] || s.now().Sub(s.asked) < keysPause {
@@ -98,19 +100,19 @@ func (s *keySource) lacks(id string) bool {
 }
 
 // read reads the keys from the API server.
-func (s *keySource) read(ctx context.Context) (clusterKeys, error) {
+func (s *Source) read(ctx context.Context) (Keys, error) {
 	text, err := s.get(ctx, "/.well-known/openid-configuration")
 	if err != nil {
-		return clusterKeys{}, fmt.Errorf("read who issues this cluster's tokens: %w", err)
+		return Keys{}, fmt.Errorf("read who issues this cluster's tokens: %w", err)
 	}
 	var document struct {
 		Issuer string `json:"issuer"`
 	}
 	if err := json.Unmarshal(text, &document); err != nil || document.Issuer == "" {
-		return clusterKeys{}, errors.New("the API server's /.well-known/openid-configuration names no issuer")
+		return Keys{}, errors.New("the API server's /.well-known/openid-configuration names no issuer")
 	}
 	if text, err = s.get(ctx, "/openid/v1/jwks"); err != nil {
-		return clusterKeys{}, fmt.Errorf("read the keys of this cluster's tokens: %w", err)
+		return Keys{}, fmt.Errorf("read the keys of this cluster's tokens: %w", err)
 	}
 	var set struct {
 		Keys []struct {
@@ -118,9 +120,9 @@ func (s *keySource) read(ctx context.Context) (clusterKeys, error) {
 		} `json:"keys"`
 	}
 	if err := json.Unmarshal(text, &set); err != nil || len(set.Keys) == 0 {
-		return clusterKeys{}, errors.New("the API server's /openid/v1/jwks has no keys")
+		return Keys{}, errors.New("the API server's /openid/v1/jwks has no keys")
 	}
-	keys := clusterKeys{issuer: workload.Issuer{URL: document.Issuer, Keys: bytes.TrimSpace(text)}, ids: map[string]bool{}}
+	keys := Keys{Issuer: workload.Issuer{URL: document.Issuer, Keys: bytes.TrimSpace(text)}, ids: map[string]bool{}}
 	for _, key := range set.Keys {
 		keys.ids[key.ID] = true
 	}
@@ -129,7 +131,7 @@ func (s *keySource) read(ctx context.Context) (clusterKeys, error) {
 
 // checkOwn returns an error if the manager's own token is signed with a key that the set does not have, or by another issuer: then so are those
 // of readers.
-func (s *keySource) checkOwn() error {
+func (s *Source) checkOwn() error {
 	token, err := s.own()
 	if err != nil {
 		return fmt.Errorf("read the manager's own token: %w", err)
@@ -143,7 +145,7 @@ func (s *keySource) checkOwn() error {
 		Issuer string `json:"iss"`
 	}
 	isToken := decode(header, &key) == nil && decode(payload, &claims) == nil
-	switch issuer := s.keys.issuer.URL; {
+	switch issuer := s.keys.Issuer.URL; {
 	case !isToken: // another kind of credential
 	case claims.Issuer != issuer:
 		return fmt.Errorf("this cluster's tokens are issued by %s, but its /.well-known/openid-configuration names %s", claims.Issuer, issuer)

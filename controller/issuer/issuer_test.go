@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package issuer
 
 import (
 	"context"
@@ -41,15 +41,15 @@ func jwt(key, issuer string) string {
 func TestKeySource(t *testing.T) {
 	t.Parallel()
 	api, own, now := &apiServer{key: "k1"}, jwt("k1", "https://cluster"), time.Now()
-	s := &keySource{get: api.get, own: func() (string, error) { return own, nil }, now: func() time.Time { return now }}
+	s := &Source{get: api.get, own: func() (string, error) { return own, nil }, now: func() time.Time { return now }}
 	expect := func(what, key, problem string, asked int) {
 		t.Helper()
-		got := s.current(t.Context())
-		if !got.ids[key] || len(got.ids) != 1 || !strings.Contains(string(got.issuer.Keys), key) || got.issuer.URL != "https://cluster" {
+		got := s.Current(t.Context())
+		if !got.ids[key] || len(got.ids) != 1 || !strings.Contains(string(got.Issuer.Keys), key) || got.Issuer.URL != "https://cluster" {
 			t.Errorf("%s: keys %+v, want %s", what, got, key)
 		}
-		if (got.err == nil) != (problem == "") || got.err != nil && !strings.Contains(got.err.Error(), problem) {
-			t.Errorf("%s: error %v, want %q", what, got.err, problem)
+		if (got.Err == nil) != (problem == "") || got.Err != nil && !strings.Contains(got.Err.Error(), problem) {
+			t.Errorf("%s: error %v, want %q", what, got.Err, problem)
 		}
 		if api.asked != asked {
 			t.Errorf("%s: asked %d times, want %d", what, api.asked, asked)
@@ -62,11 +62,11 @@ func TestKeySource(t *testing.T) {
 	expect("after five minutes", "k1", "", 2)
 
 	api.key = "k2"
-	if s.lacks("k2") || s.lacks("k1") || s.lacks("") {
+	if s.Lacks("k2") || s.Lacks("k1") || s.Lacks("") {
 		t.Error("the keys are read again at once, or for a known key")
 	}
 	now = now.Add(11 * time.Second)
-	if s.lacks("k1") || !s.lacks("k2") {
+	if s.Lacks("k1") || !s.Lacks("k2") {
 		t.Error("the keys are not read again for an unknown key, or for a known one")
 	}
 	expect("a token with a new key", "k2", "signed with the key k1, which its /openid/v1/jwks does not have", 3)
