@@ -7,22 +7,26 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/files"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/internal/command"
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 func inspectCommand(env command.Env) *cobra.Command {
 	var (
-		table tableFlags
-		nodes int
+		table  tableFlags
+		demand assign.Demand
+		rate   string
 	)
 	cmd := &cobra.Command{
 		Use:   "inspect",
@@ -30,11 +34,12 @@ func inspectCommand(env command.Env) *cobra.Command {
 		Long: `inspect reads the table's metadata and the footers of its data files, no rows, and prints the plan: its
 splits (Parquet row groups, cut where a node's share ends) in row order, and which data node gets which.
 
-ROWS are the file's own, before deletes and the filter; BYTES are the selected columns, uncompressed.`,
+ROWS are the file's own, before deletes and the filter; BYTES are the selected columns, uncompressed. With --ranks and --rate it also prints
+the memory, the cores and the connections that the cache takes, by measurements.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if nodes < 1 {
-				return fmt.Errorf("--nodes: %d, want at least 1", nodes)
+			if err := checkDemand(&demand, rate); err != nil {
+				return err
 			}
 			src, err := table.open(env, nil)
 			if err != nil {
@@ -44,25 +49,64 @@ ROWS are the file's own, before deletes and the filter; BYTES are the selected c
 			if err != nil {
 				return err
 			}
-			return printPlan(cmd.OutOrStdout(), plan, nodes)
+			return printPlan(cmd.OutOrStdout(), plan, demand)
 		},
 	}
 	table.register(cmd, env)
-	cmd.Flags().IntVar(&nodes, "nodes", 1, "data nodes to deal the splits to")
+	cmd.Flags().IntVar(&demand.Nodes, "nodes", 1, "data nodes to deal the splits to")
+	cmd.Flags().IntVar(&demand.Ranks, "ranks", 0, "ranks that read at the same time: print what the cache takes")
+	cmd.Flags().StringVar(&rate, "rate", "0", "what each rank reads a second, such as 20MB/s")
 	return cmd
 }
 
+// checkDemand checks the flags that say how much is read, and sets the rate.
+func checkDemand(d *assign.Demand, rate string) error {
+	if d.Nodes < 1 || d.Nodes > head.MostNodes {
+		return fmt.Errorf("--nodes: %d, want 1 to %d", d.Nodes, head.MostNodes)
+	}
+	if d.Ranks < 0 || d.Ranks > mostRanks {
+		return fmt.Errorf("--ranks: %d, want 0 to %d", d.Ranks, mostRanks)
+	}
+	if rate == "0" {
+		return nil
+	}
+	var err error
+	if d.Rate, err = command.ParseMemory(strings.TrimSuffix(rate, "/s")); err != nil || strings.HasSuffix(rate, "%") {
+		return fmt.Errorf("--rate: %q, want bytes a second, such as 20MB/s", rate)
+	}
+	return nil
+}
+
+// mostRanks bounds --ranks.
+const mostRanks = 1_000_000
+
+// printSizing writes what a cache takes.
+func printSizing(w io.Writer, d assign.Demand) error {
+	size, text := d.Size(), strings.Builder{}
+	fmt.Fprintf(&text, "\nWITH %d RANKS AT %s/s\t\n", d.Ranks, words.Bytes(float64(d.Rate)))
+	for _, line := range [][2]string{
+		{"data nodes", strconv.Itoa(d.Nodes)},
+		{"memory of each", words.ExactBytes(size.NodeMemory)},
+		{"cores of all data nodes", strconv.FormatFloat(size.Cores, 'f', 1, 64)},
+		{"connections, if each rank reads from all", strconv.Itoa(size.Connections)},
+		{"memory of the head", words.ExactBytes(size.HeadMemory)},
+	} {
+		fmt.Fprintf(&text, "%s\t%s\n", line[0], line[1])
+	}
+	return printTable(w, text.String())
+}
+
 // printPlan writes the plan as a table for people and for tools like awk.
-func printPlan(w io.Writer, plan *source.Plan, nodes int) error {
+func printPlan(w io.Writer, plan *source.Plan, demand assign.Demand) error {
 	described, err := describePin(plan.Version.Pin)
 	if err != nil {
 		return fmt.Errorf("the plan's pin: %w", err)
 	}
-	splits := head.CutSplits(plan.Splits, nodes)
+	splits := head.CutSplits(plan.Splits, demand.Nodes)
 	var text strings.Builder
 	fmt.Fprintf(&text, "%scolumns   %d\n\n", described, plan.Schema.NumFields())
 	text.WriteString("NODE\tSPLIT\tROWS\tBYTES\tROW GROUP\tFILE\n")
-	runs := head.DealSplits(splits, nodes)
+	runs := head.DealSplits(splits, demand.Nodes)
 	for node, run := range runs {
 		for i := run.First; i < run.End; i++ {
 			s := splits[i]
@@ -76,7 +120,11 @@ func printPlan(w io.Writer, plan *source.Plan, nodes int) error {
 	}
 	rows, bytes := total(splits)
 	fmt.Fprintf(&text, "all\t%d\t%d\t%d\t\t\n", len(splits), rows, bytes)
-	return printTable(w, text.String())
+	if err := printTable(w, text.String()); err != nil || demand.Ranks == 0 {
+		return err
+	}
+	demand.Rows, demand.Bytes, demand.Splits = rows, bytes, len(splits)
+	return printSizing(w, demand)
 }
 
 // printTable writes lines with their tabs aligned.

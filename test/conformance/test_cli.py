@@ -97,6 +97,18 @@ def test_inspect_prints_the_plan_without_loading(table: Table, caches: Caches) -
     assert done.returncode == 0
     assert all(uri in done.stdout for uri in made.files())
     assert re.search(r"\b10,?001\b", done.stdout), "the number of rows"
+    assert "connections" not in done.stdout
+
+
+def test_inspect_prints_what_the_cache_takes(table: Table, caches: Caches) -> None:
+    made = table("plain")
+    done = caches.run("inspect", "--metadata", made.metadata, "--nodes", "3", "--ranks", "40", "--rate", "500MB/s")
+    assert done.returncode == 0
+    assert re.search(r"^connections, .* 120$", done.stdout, re.MULTILINE)
+    assert re.search(r"^cores of all data nodes +\d+\.\d$", done.stdout, re.MULTILINE)
+    assert caches.run("inspect", "--metadata", made.metadata, "--ranks", "4", "--rate", "fast").stderr == (
+        'error: --rate: "fast", want bytes a second, such as 20MB/s\n'
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,52 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package assign
+
+import "math"
+
+// Demand is what a cache holds and how much is read from it.
+type Demand struct {
+	Rows, Bytes int64 // of the served columns, before deletes and filter
+	Splits      int
+	Nodes       int   // at least 1
+	Ranks       int   // that read at the same time
+	Rate        int64 // bytes a second that each reads
+}
+
+// Sizing is what a cache needs, by measurements (docs/benchmarks.md, docs/scale.md).
+type Sizing struct {
+	NodeMemory  int64   // of each data node
+	HeadMemory  int64   // of the head
+	Cores       float64 // of all data nodes together, while all ranks read
+	Connections int     // of all ranks to data nodes, if each reads from all
+}
+
+const (
+	arrowMemory  = 1.07      // memory for each byte of Arrow data
+	clientMemory = 256 << 20 // of head and data nodes, for clients
+	splitMemory  = 300       // of the head
+	unevenShares = 1.01      // the largest share of a data node; see Cut
+	gigabyte     = 1e9
+)
+
+// Size returns what a demand needs.
+func (d Demand) Size() Sizing {
+	return Sizing{
+		NodeMemory:  int64(arrowMemory*unevenShares*float64(d.Bytes)/float64(d.Nodes)) + clientMemory,
+		HeadMemory:  clientMemory + splitMemory*int64(d.Splits),
+		Cores:       math.Ceil(10*float64(d.Ranks)*float64(d.Rate)/gigabyte*d.serving()) / 10,
+		Connections: d.Ranks * d.Nodes,
+	}
+}
+
+// serving is the CPU seconds for each GB that is read, by the mean length of a row: of tabular data, of tokens and of images.
+func (d Demand) serving() float64 {
+	switch row := d.Bytes / max(d.Rows, 1); {
+	case row < 512:
+		return 1.07
+	case row < 64<<10:
+		return 0.28
+	}
+	return 0.23
+}
