@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from typing import Final
+from typing import Any, Final
 
 _CHUNK: Final = 1 << 17  # bytes that one system call receives at most
 _RECORD: Final = 5 + (1 << 14) + 256  # the greatest length of a record (RFC 8446, section 5.2)
@@ -23,7 +23,8 @@ class TlsStream:
     def __init__(self, plain: socket.socket, context: ssl.SSLContext, hostname: str) -> None:
         """Does the handshake. Raises OSError, of which ssl.SSLError is one."""
         self._socket, self._received, self._to_send = plain, ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._received, self._to_send, server_hostname=hostname)
+        # Any: with a buffer, read returns the number of bytes, which its type does not say.
+        self._tls: Any = context.wrap_bio(self._received, self._to_send, server_hostname=hostname)
         self._chunk = memoryview(bytearray(_CHUNK))
         try:
             while True:
