@@ -28,8 +28,8 @@ var list = []mutant{
 		"now.After(expires) {", "now.After(expires) && now.IsZero() {",
 	},
 	{
-		"a changed ticket is accepted", "cacheserver/protocol/ticket.go",
-		"if !hmac.Equal(sealed[1:1+macSize], s.mac(nil, body)) {", "if hmac.Equal(sealed[1:1+macSize], nil) {",
+		"a part of the plan that all its keepers lost is not planned again", "cacheserver/head/gather.go",
+		"err = h.planAgain(ctx, p, missing)", "err = errors.New(\"no data node has it\")",
 	},
 	{
 		"a neighbour's ticket is accepted", "cacheserver/node/node.go",
