@@ -57,7 +57,14 @@ func cacheAccount(dc *v1alpha1.DataCache) *corev1.ServiceAccount {
 // It passes the first planned snapshot to every head that starts later, as environment variables that head containers get when they
 // start: without it a head would plan the catalog's current snapshot. Data nodes read spec.sharing from a file of a volume.
 func settings(dc *v1alpha1.DataCache) *corev1.ConfigMap {
-	text, err := json.Marshal(dc.Spec.Sharing)
+	sharing := struct {
+		v1alpha1.Sharing
+		Namespace string `json:"namespace,omitempty"` // of the jobs in weights without a slash
+	}{Sharing: dc.Spec.Sharing}
+	if len(sharing.Weights) > 0 {
+		sharing.Namespace = dc.Namespace
+	}
+	text, err := json.Marshal(sharing)
 	if err != nil {
 		panic(err) // names and numbers can always be encoded
 	}

@@ -30,6 +30,7 @@ func TestObjects(t *testing.T) {
 	pinned := cachetest.Minimal()
 	pinned.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{Ref: new("main")}
 	pinned.Spec.Access.Namespaces = v1alpha1.NamespaceAccess{From: v1alpha1.AccessSelector, Selector: &metav1.LabelSelector{}}
+	pinned.Spec.Sharing.Weights = map[string]int32{"train": 3}
 	pinned.Status.Snapshot, pinned.Status.CABundle = "77", "a certificate"
 	access := Access{
 		Readers: v1alpha1.ReadersKnown, Rows: v1alpha1.RowsTLS, Audiences: []string{"of the cache"}, Jobs: map[string]string{"uid": "train-x"},
