@@ -199,8 +199,8 @@ func TestOneSettingMovesAllImages(t *testing.T) {
 			}
 		}
 	}
-	if moved != 4 { // the manager, its init container, and the step of two runtimes
-		t.Errorf("%d images were moved, want 4", moved)
+	if moved != 5 { // the manager, its init container, and the step of three runtimes
+		t.Errorf("%d images were moved, want 5", moved)
 	}
 }
 

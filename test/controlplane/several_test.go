@@ -10,6 +10,7 @@ import (
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -62,6 +63,12 @@ func TestSeveralCaches(t *testing.T) {
 	cluster.Create(t, web)
 	cluster.Create(t, code)
 	cluster.DataCache(t, ns, "web", v1alpha1.StateReady)
+	cluster.Become(t, code, ns, "code", "without its image", func() error { // or the TrainJob's first event does not say so
+		if ready := meta.FindStatusCondition(code.Status.Conditions, v1alpha1.ConditionReady); ready == nil || ready.Reason != "ImagePullBackOff" {
+			return fmt.Errorf("it is %+v", ready)
+		}
+		return nil
+	})
 
 	const uri = "datacache://code,web"
 	job := cacheJob(ns, "train", uri)
