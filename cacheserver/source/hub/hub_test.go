@@ -147,7 +147,7 @@ func TestFilesAreThoseOfDatasets(t *testing.T) {
 	store := objstore.New(objstore.Config{Hub: objstore.Hub{Endpoint: server.URL}})
 	for i, p := range picks {
 		t.Run(p.uri(), func(t *testing.T) {
-			plan, err := (&files.Source{Store: store, Location: files.Location{URIs: []string{p.uri()}}}).Plan(t.Context(), nil)
+			plan, err := (&files.Source{Store: store, Location: files.Location{URIs: []string{p.uri()}}}).Plan(t.Context(), nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -199,7 +199,7 @@ func TestWhatIsRefused(t *testing.T) {
 	store := objstore.New(objstore.Config{Hub: objstore.Hub{Endpoint: server.URL}, Retry: objstore.Retry{Attempts: 1}})
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := (&files.Source{Store: store, Location: files.Location{URIs: strings.Split(tt.uri, " ")}}).Plan(t.Context(), nil)
+			_, err := (&files.Source{Store: store, Location: files.Location{URIs: strings.Split(tt.uri, " ")}}).Plan(t.Context(), nil, nil)
 			if err == nil {
 				t.Fatal("it is planned")
 			}
@@ -227,7 +227,7 @@ func TestOneCommitIsRead(t *testing.T) {
 	}
 	store := objstore.New(objstore.Config{Hub: objstore.Hub{Endpoint: server.URL + "/", TokenFile: token}})
 	s := &files.Source{Store: store, Location: files.Location{URIs: []string{"hf://datasets/acme/data"}}}
-	plan, err := s.Plan(t.Context(), nil)
+	plan, err := s.Plan(t.Context(), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func TestOneCommitIsRead(t *testing.T) {
 		t.Fatalf("%+v, want the file %s", plan.Splits, want)
 	}
 	atCommit := &files.Source{Store: store, Location: files.Location{URIs: []string{"hf://acme/data@" + repo.Commit()}}}
-	again, err := atCommit.Plan(t.Context(), nil)
+	again, err := atCommit.Plan(t.Context(), nil, nil)
 	if err != nil || again.Identity.Snapshot != plan.Identity.Snapshot {
 		t.Errorf("at the commit the version is %v, %v, want %v", again.Identity.Snapshot, err, plan.Identity.Snapshot)
 	}
@@ -267,7 +267,7 @@ func TestConversion(t *testing.T) {
 		"hf://acme/csv@refs%2Fconvert%2Fparquet/en/t*/0*":         {"en/test/0000.parquet", "en/train/0000.parquet", "en/train/0001.parquet"},
 		"hf://acme/csv@refs/convert/parquet/en/test/0000.parquet": {"en/test/0000.parquet"},
 	} {
-		plan, err := (&files.Source{Store: store, Location: files.Location{URIs: []string{uri}}}).Plan(t.Context(), nil)
+		plan, err := (&files.Source{Store: store, Location: files.Location{URIs: []string{uri}}}).Plan(t.Context(), nil, nil)
 		if err != nil {
 			t.Errorf("%s: %v", uri, err)
 			continue
