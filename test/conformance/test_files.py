@@ -54,7 +54,7 @@ def test_random_folders(folder_seed: int, folder: Path, private: Private, connec
 
 
 def test_features_of_datasets_reach_readers(folder: Path, private: Private, connect: Connect) -> None:
-    """What the library datasets knows of a column, such as the names of its classes, is in the metadata of each schema."""
+    """What datasets knows of a column, such as the names of its classes, is in the metadata of each schema."""
     features = b'{"info": {"features": {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}}}}'
     table = pa.table({"text": ["a", "b"], "label": [0, 1]})
     folder.mkdir()
