@@ -367,7 +367,7 @@ func TestPodGroupOfOthers(t *testing.T) {
 	cluster.Create(t, group)
 	kubetest.Eventually(t, "the policy to be enforced", func() error {
 		err := manager.Patch(t.Context(), group.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"minMember":1}}`)), client.DryRunAll)
-		if err == nil || !strings.Contains(err.Error(), "PodGroups of TrainJobs") {
+		if err == nil || !strings.Contains(err.Error(), "PodGroups and Workloads of TrainJobs") {
 			return fmt.Errorf("the patch: %w", err)
 		}
 		return nil
