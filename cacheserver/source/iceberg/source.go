@@ -117,8 +117,8 @@ func (s *Source) openPinned(ctx context.Context, encoded json.RawMessage, select
 	if location.CatalogURI == "" {
 		location.Metadata = pin.MetadataLocation
 	}
-	if pin.HasSnapshot { // a branch or a time may select another snapshot now
-		selection.SnapshotID, selection.Ref, selection.AsOf = &pin.SnapshotID, "", nil
+	if pin.HasSnapshot && selection.Ref != "" { // the branch may have moved
+		selection.SnapshotID, selection.Ref = &pin.SnapshotID, ""
 	}
 	return OpenPinned(ctx, s.Store, location, pin, selection)
 }
