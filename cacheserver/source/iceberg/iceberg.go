@@ -9,6 +9,7 @@
 package iceberg
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -69,6 +70,11 @@ func Open(ctx context.Context, store *objstore.Store, src Location, sel Selectio
 
 // OpenPinned opens what another Open of the same source and selection pinned; if that is impossible, the error says what has changed.
 func OpenPinned(ctx context.Context, store *objstore.Store, src Location, pin Pin, sel Selection) (*Table, error) {
+	return openPinned(ctx, store, src, pin, sel)
+}
+
+// openPinned opens what was pinned by one of several selections.
+func openPinned(ctx context.Context, store *objstore.Store, src Location, pin Pin, selections ...Selection) (*Table, error) {
 	if err := src.validate(); err != nil {
 		return nil, fmt.Errorf("open pinned table: %w", err)
 	}
@@ -83,18 +89,40 @@ func OpenPinned(ctx context.Context, store *objstore.Store, src Location, pin Pi
 		}
 		at.store = vended.store
 	}
-	t, err := open(ctx, at, src, sel)
+	t, err := read(ctx, at, src)
 	if err != nil {
 		return nil, err
 	}
-	if t.pin != pin {
-		return nil, fmt.Errorf("open pinned table %s: %s now holds %+v, pinned was %+v: start the cache anew", src, pin.MetadataLocation, t.pin, pin)
+	var first error
+	for _, sel := range selections {
+		err := t.choose(sel)
+		switch {
+		case err != nil:
+			err = fmt.Errorf("open table %s: %w", src, err)
+		case t.pin != pin:
+			err = fmt.Errorf("open pinned table %s: %s now holds %+v, pinned was %+v: start the cache anew", src, pin.MetadataLocation, t.pin, pin)
+		default:
+			return t, nil
+		}
+		first = cmp.Or(first, err)
+	}
+	return nil, first
+}
+
+func open(ctx context.Context, at metadataFile, src Location, sel Selection) (*Table, error) {
+	t, err := read(ctx, at, src)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.choose(sel); err != nil {
+		return nil, fmt.Errorf("open table %s: %w", src, err)
 	}
 	return t, nil
 }
 
-func open(ctx context.Context, at metadataFile, src Location, sel Selection) (*Table, error) {
-	t := &Table{Table: scan.New(at.store), trusted: sel.TrustManifests, plan: scan.NewLazy[*filePlan]()}
+// read reads a table's metadata.
+func read(ctx context.Context, at metadataFile, src Location) (*Table, error) {
+	t := &Table{Table: scan.New(at.store), plan: scan.NewLazy[*filePlan]()}
 	t.File, t.deleted = t.file, newDeleteReader(t)
 	if err := t.load(ctx, at.metadata); err != nil {
 		name := src.String()
@@ -102,9 +130,6 @@ func open(ctx context.Context, at metadataFile, src Location, sel Selection) (*T
 			name += ": read " + at.metadata
 		}
 		return nil, fmt.Errorf("open table %s, which must be an Iceberg metadata file: %w", name, err)
-	}
-	if err := t.choose(sel); err != nil {
-		return nil, fmt.Errorf("open table %s: %w", src, err)
 	}
 	return t, nil
 }
@@ -133,6 +158,7 @@ func (t *Table) choose(sel Selection) error {
 	if err := sel.validate(); err != nil {
 		return err
 	}
+	t.trusted = sel.TrustManifests
 	var err error
 	if t.scan, err = scanOf(t.table, sel); err != nil {
 		return err

@@ -117,8 +117,13 @@ func (s *Source) openPinned(ctx context.Context, encoded json.RawMessage, select
 	if location.CatalogURI == "" {
 		location.Metadata = pin.MetadataLocation
 	}
-	if pin.HasSnapshot && selection.Ref != "" { // the branch may have moved
-		selection.SnapshotID, selection.Ref = &pin.SnapshotID, ""
+	if !pin.HasSnapshot {
+		return OpenPinned(ctx, s.Store, location, pin, selection)
 	}
-	return OpenPinned(ctx, s.Store, location, pin, selection)
+	// The pin may be of another selection: a branch has moved, or a restarted head knows the snapshot's number, by which the snapshot has its own
+	// schema, and as the current one it has the table's.
+	number, current := selection, selection
+	number.SnapshotID, number.Ref, number.AsOf = &pin.SnapshotID, "", nil
+	current.SnapshotID, current.Ref, current.AsOf = nil, "", nil
+	return openPinned(ctx, s.Store, location, pin, selection, number, current)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	ice "github.com/apache/iceberg-go"
+	icetable "github.com/apache/iceberg-go/table"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
@@ -65,6 +66,45 @@ func TestSourceOpensWhatAnotherPlanned(t *testing.T) {
 				t.Errorf("%d rows, want %d", rows, want)
 			}
 		})
+	}
+}
+
+// TestPinnedWithItsSchema opens a version that was planned as the current one by a process that knows its snapshot's number, and the reverse,
+// where the table's schema changed after the snapshot.
+func TestPinnedWithItsSchema(t *testing.T) {
+	table := icetest.Local(t).Create("reviews", 2, ice.NewSchema(0, ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64}))
+	table.Append(icetest.Row{"id": 1})
+	table.Evolve(func(u *icetable.UpdateSchema) {
+		u.AddColumn([]string{"label"}, ice.PrimitiveTypes.String, "", false, nil)
+	}, func(icetest.Row) {})
+	current := &Source{Store: objstore.New(objstore.Config{}), Location: Location{Metadata: table.Metadata()}}
+	first, err := current.Plan(t.Context(), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	numbered := &Source{Store: current.Store, Location: current.Location, Pinned: &first.Identity.Snapshot}
+	own, err := numbered.Plan(t.Context(), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.Schema.NumFields() != 2 || own.Schema.NumFields() != 1 {
+		t.Fatalf("schemas %v and %v, want 2 columns and 1", first.Schema, own.Schema)
+	}
+	for name, tt := range map[string]struct {
+		by   *Source
+		plan *source.Plan
+	}{"by number": {numbered, first}, "current": {current, own}} {
+		again, err := tt.by.Plan(t.Context(), tt.plan.Version.Pin, nil)
+		if err != nil || !again.Schema.Equal(tt.plan.Schema) || !cmp.Equal(again.Splits, tt.plan.Splits) {
+			t.Errorf("%s: %+v (%v), want %+v", name, again, err, tt.plan)
+		}
+		restored, err := tt.by.Restore(tt.plan.Version.Pin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := current.Open(t.Context(), restored.Version, &source.Buffers{}); err != nil {
+			t.Errorf("%s: a data node that opens the restored version: %v", name, err)
+		}
 	}
 }
 
