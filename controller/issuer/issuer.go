@@ -7,7 +7,6 @@ package issuer
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,12 +20,13 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kubeflow/datacache/controller/workload"
+	"github.com/kubeflow/datacache/internal/identity"
 )
 
 const (
 	// keysAge is how long a key set is used before it is read anew.
 	keysAge = 5 * time.Minute
-	// keysPause is the least time between two requests for it, while heads see tokens with keys that it doesn't have.
+	// keysPause is the minimum time between two requests for the key set while heads receive tokens of unknown keys.
 	keysPause = 10 * time.Second
 	// keysTimeout bounds such a request.
 	keysTimeout = 10 * time.Second
@@ -88,7 +88,7 @@ func (s *Source) Current(ctx context.Context) Keys {
 	return s.keys
 }
 
-// Lacks reports whether the keys should have one with the ID, and must be read anew.
+// Lacks reports whether no key has the ID. The next Current then reads them anew, at most once in keysPause.
 func (s *Source) Lacks(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,37 +129,20 @@ func (s *Source) read(ctx context.Context) (Keys, error) {
 	return keys, nil
 }
 
-// checkOwn returns an error if the manager's own token is signed with a key that the set does not have, or by another issuer: then so are those
-// of readers.
+// checkOwn returns an error if the key set can't check the manager's own token, because it lacks the key or is of another issuer. It then can't
+// check those of readers either.
 func (s *Source) checkOwn() error {
 	token, err := s.own()
 	if err != nil {
 		return fmt.Errorf("read the manager's own token: %w", err)
 	}
-	header, rest, _ := strings.Cut(token, ".")
-	payload, _, _ := strings.Cut(rest, ".")
-	var key struct {
-		ID string `json:"kid"`
-	}
-	var claims struct {
-		Issuer string `json:"iss"`
-	}
-	isToken := decode(header, &key) == nil && decode(payload, &claims) == nil
+	key, from, isToken := identity.Unverified(token)
 	switch issuer := s.keys.Issuer.URL; {
 	case !isToken: // another kind of credential
-	case claims.Issuer != issuer:
-		return fmt.Errorf("this cluster's tokens are issued by %s, but its /.well-known/openid-configuration names %s", claims.Issuer, issuer)
-	case !s.keys.ids[key.ID]:
-		return fmt.Errorf("this cluster's tokens are signed with the key %s, which its /openid/v1/jwks does not have", key.ID)
+	case from != issuer:
+		return fmt.Errorf("this cluster's tokens are issued by %s, but its /.well-known/openid-configuration names %s", from, issuer)
+	case !s.keys.ids[key]:
+		return fmt.Errorf("this cluster's tokens are signed with the key %s, which its /openid/v1/jwks does not have", key)
 	}
 	return nil
-}
-
-// decode reads a part of a JSON Web Token.
-func decode(part string, into any) error {
-	text, err := base64.RawURLEncoding.DecodeString(part)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(text, into)
 }

@@ -134,7 +134,7 @@ func runHead(t *testing.T, metadata, namespace string, caches ...string) (addres
 // runLocal runs a head with two data nodes in this process, as runServer does. cfg has Store and Source, and may have a Budget.
 func runLocal(t *testing.T, cfg role.Config) (flight, web string) {
 	t.Helper()
-	return runServer(t, func(ctx context.Context, flight, web net.Listener) (starter, error) {
+	return runServer(t, func(ctx context.Context, flight, web net.Listener) (proctest.Server, error) {
 		cfg.Flight, cfg.HTTP, cfg.Grace = flight, web, time.Second
 		cfg.Log, cfg.Metrics = slog.New(slog.DiscardHandler), ops.NewMetrics()
 		cfg.Budget = cmp.Or(cfg.Budget, rows.NewBudget(1<<28))
@@ -142,29 +142,11 @@ func runLocal(t *testing.T, cfg role.Config) (flight, web string) {
 	})
 }
 
-// starter is a server that serves until ctx ends.
-type starter interface {
-	Start(ctx context.Context) error
-}
-
 // runServer runs the server that open makes until the end of the test, and returns its addresses.
-func runServer(t *testing.T, open func(ctx context.Context, flight, web net.Listener) (starter, error)) (flight, web string) {
+func runServer(t *testing.T, open func(ctx context.Context, flight, web net.Listener) (proctest.Server, error)) (flight, web string) {
 	t.Helper()
 	flightAt, webAt := listen(t), listen(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	server, err := open(ctx, flightAt, webAt)
-	if err != nil {
-		cancel()
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Start(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("the head: %v", err)
-		}
-	})
+	proctest.RunServer(t, func(ctx context.Context) (proctest.Server, error) { return open(ctx, flightAt, webAt) })
 	return flightAt.Addr().String(), webAt.Addr().String()
 }
 

@@ -29,6 +29,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 const (
@@ -112,7 +113,7 @@ func waitingHead(t *testing.T, namespace string) {
 	lake := icetest.Local(t).Create("reviews", 2, ice.NewSchema(0, ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64}))
 	lake.Append(icetest.Row{"id": 1})
 	store := objstore.New(objstore.Config{})
-	_, web := runServer(t, func(_ context.Context, flight, web net.Listener) (starter, error) {
+	_, web := runServer(t, func(_ context.Context, flight, web net.Listener) (proctest.Server, error) {
 		return head.New(head.Config{Nodes: 2, Config: role.Config{
 			Flight: flight, HTTP: web, Budget: rows.NewBudget(1 << 28), Store: store, Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: lake.Metadata()}},
 			Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),

@@ -31,6 +31,7 @@ import (
 	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
@@ -226,7 +227,7 @@ func alone(t *testing.T, joinTimeout time.Duration) (web string) {
 	t.Helper()
 	store := objstore.New(objstore.Config{})
 	location := iceberg.Location{Metadata: icetest.Local(t).Plain("events", 2, 1, 10, 10).Metadata()}
-	_, web = runServer(t, func(_ context.Context, flight, web net.Listener) (starter, error) {
+	_, web = runServer(t, func(_ context.Context, flight, web net.Listener) (proctest.Server, error) {
 		return head.New(head.Config{Nodes: 2, JoinTimeout: joinTimeout, Config: role.Config{
 			Flight: flight, HTTP: web, Budget: rows.NewBudget(1 << 28), Grace: time.Millisecond, Store: store,
 			Source: &iceberg.Source{Store: store, Location: location}, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),

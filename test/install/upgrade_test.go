@@ -33,6 +33,7 @@ import (
 	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // TestUpgrade checks that a cache that the previous commit created, and that is in use, survives an upgrade as described in
@@ -107,23 +108,12 @@ func head(t *testing.T) string {
 		}
 		return listener
 	}
-	ctx, cancel := context.WithCancel(t.Context())
 	store := objstore.New(objstore.Config{})
-	server, err := local.New(ctx, local.Config{Nodes: 2, Config: role.Config{
-		Flight: listen(0), HTTP: listen(wellknown.HTTPPort), Budget: rows.NewBudget(1 << 28), Store: store,
-		Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: table.Metadata()}}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
-	}})
-	if err != nil {
-		cancel()
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Start(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("the head: %v", err)
-		}
+	proctest.RunServer(t, func(ctx context.Context) (proctest.Server, error) {
+		return local.New(ctx, local.Config{Nodes: 2, Config: role.Config{
+			Flight: listen(0), HTTP: listen(wellknown.HTTPPort), Budget: rows.NewBudget(1 << 28), Store: store,
+			Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: table.Metadata()}}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
+		}})
 	})
 	return address
 }

@@ -47,6 +47,7 @@ import (
 	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 	"github.com/kubeflow/datacache/webhook"
 )
 
@@ -103,25 +104,12 @@ func serveChecks(t *testing.T, patience time.Duration) *network {
 	})); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("the manager: %v", err)
-		}
-	})
+	proctest.RunServer(t, func(context.Context) (proctest.Server, error) { return mgr, nil })
 	if !mgr.GetCache().WaitForCacheSync(t.Context()) {
 		t.Fatal("the manager's informers did not sync")
 	}
 	installRuntime(t)
 	return heads
-}
-
-// starter is a server that serves until ctx ends.
-type starter interface {
-	Start(ctx context.Context) error
 }
 
 // runHead runs a real head of a small table until the test ends, with data nodes or without: then it loads for ever.
@@ -142,25 +130,11 @@ func runHead(t *testing.T, nodes bool) (web string) {
 		Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: table.Metadata()}},
 		Log:    slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var server starter
-	var err error
-	if nodes {
-		server, err = local.New(ctx, local.Config{Config: cfg, Nodes: 1})
-	} else {
-		server, err = head.New(head.Config{Config: cfg, Nodes: 1, JoinTimeout: time.Hour})
-	}
-	if err != nil {
-		cancel()
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Start(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("the head: %v", err)
+	proctest.RunServer(t, func(ctx context.Context) (proctest.Server, error) {
+		if nodes {
+			return local.New(ctx, local.Config{Config: cfg, Nodes: 1})
 		}
+		return head.New(head.Config{Config: cfg, Nodes: 1, JoinTimeout: time.Hour})
 	})
 	return cfg.HTTP.Addr().String()
 }

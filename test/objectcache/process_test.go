@@ -168,20 +168,11 @@ func (p *process) metric(name string) float64 {
 // scrape returns the metrics as text.
 func (p *process) scrape() string {
 	p.t.Helper()
-	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, p.watched+"/metrics", nil)
+	_, text, err := proctest.Request(p.t.Context(), http.DefaultClient, http.MethodGet, p.watched+"/metrics")
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return string(text)
+	return text
 }
 
 // series sums a metric over its labels; 0 if it has no values.

@@ -28,6 +28,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // asHead is the environment variable with the configuration of a head that this program is to run as.
@@ -218,20 +219,11 @@ func (p *process) scan(text io.Reader, begins string) float64 {
 
 func (p *process) get(path string) string {
 	p.t.Helper()
-	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, "http://"+p.web+path, nil)
+	_, text, err := proctest.Request(p.t.Context(), http.DefaultClient, http.MethodGet, "http://"+p.web+path)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return string(text)
+	return text
 }
 
 // await waits until the cache is in a state.

@@ -17,6 +17,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // TestClientsDoNotDisplaceNodes checks that data nodes stay joined when clients, such as 5,000 ranks that ask at once, take all memory that
@@ -28,22 +29,12 @@ func TestClientsDoNotDisplaceNodes(t *testing.T) {
 	}
 	c := config{Nodes: 2, Splits: 10}
 	budget := rows.NewBudget(16 << 20)
-	h, err := head.New(head.Config{Nodes: c.Nodes, NodeTimeout: time.Minute, Config: role.Config{
-		Flight: listener, Source: table{c}, Store: objstore.New(objstore.Config{}), Secret: "secret", Budget: budget,
-		Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(), Grace: time.Millisecond,
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- h.Start(ctx) }()
-	defer func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}()
+	h := proctest.RunServer(t, func(context.Context) (*head.Head, error) {
+		return head.New(head.Config{Nodes: c.Nodes, NodeTimeout: time.Minute, Config: role.Config{
+			Flight: listener, Source: table{c}, Store: objstore.New(objstore.Config{}), Secret: "secret", Budget: budget,
+			Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(), Grace: time.Millisecond,
+		}})
+	})
 	nodes := startStubs(t, c.Nodes, protocol.MaxReaders, &process{flight: listener.Addr().String()})
 	for h.Report().State != protocol.StateReady {
 		time.Sleep(10 * time.Millisecond)
