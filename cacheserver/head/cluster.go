@@ -30,7 +30,7 @@ type cluster struct {
 	filters filters
 	trace   loadTrace
 
-	moved chan struct{} // has a value after a node has joined or left, for gatherer
+	moved chan struct{} // wakes the gatherer of a plan: it has a value after a node has joined or left
 }
 
 // planning records the progress of planning, in files.
@@ -166,7 +166,7 @@ func (c *cluster) loseLocked(index int, reason string, now time.Time) {
 	c.members[index].lose(reason, now)
 	c.filters.wake()
 	c.data.reset(index)
-	c.wakeGatherer()
+	wake(c.moved)
 }
 
 // failLocked fails the cache and tells every node to free its part of the plan. Later reasons are ignored.

@@ -25,10 +25,10 @@ type heldBy struct {
 	from origin
 }
 
-// wakeGatherer tells the gatherer that a node has joined or left.
-func (c *cluster) wakeGatherer() {
+// wake puts a value into a channel that has room for one, unless there is one.
+func wake(waiter chan<- struct{}) {
 	select {
-	case c.moved <- struct{}{}:
+	case waiter <- struct{}{}:
 	default:
 	}
 }
@@ -45,8 +45,8 @@ func (c *cluster) wanted() (best heldBy) {
 	return best
 }
 
-// holdsLocked reports whether a connected node holds a plan that is being gathered.
-func (c *cluster) holdsLocked(node int, plan string) bool {
+// holds reports whether a connected node holds a plan that is being gathered.
+func (c *state) holds(node int, plan string) bool {
 	s := c.members[node].session
 	return s != nil && c.data.nodes[node].recalled != noPlan && s.held.Plan == plan
 }
@@ -58,7 +58,7 @@ func (c *cluster) holder(node int, of heldBy, now time.Time) (s *session, mayCom
 	if node >= len(c.members) {
 		return nil, false
 	}
-	if c.holdsLocked(node, of.plan) && c.data.nodes[node].recalled >= of.from {
+	if c.holds(node, of.plan) && c.data.nodes[node].recalled >= of.from {
 		return c.members[node].session, true
 	}
 	return nil, c.members[node].session == nil && now.Sub(c.started) <= 3*c.silence

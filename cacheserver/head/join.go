@@ -25,11 +25,11 @@ func (c *cluster) join(hello peer.Hello, now time.Time) (*session, error) {
 	c.data.reset(s.index)
 	if c.data.wants(hello.Held) {
 		c.data.nodes[s.index].recalled = originOf(hello.Held)
-		c.wakeGatherer()
+		wake(c.moved)
 		return s, nil
 	}
 	c.welcomeLocked(s)
-	c.wakeGatherer()
+	wake(c.moved)
 	c.checkLocked(now)
 	return s, nil
 }
@@ -94,7 +94,7 @@ func (c *cluster) restore(p *tablePlan, of heldBy, now time.Time) {
 		return
 	}
 	for i := range c.members {
-		if c.holdsLocked(i, of.plan) {
+		if c.holds(i, of.plan) {
 			c.data.nodes[i].recalled = noPlan
 		}
 	}
@@ -112,7 +112,7 @@ func (c *cluster) forget(of heldBy, now time.Time) {
 // welcomeHoldersLocked ends the gathering of a plan.
 func (c *cluster) welcomeHoldersLocked(plan string) {
 	for i := range c.members {
-		if c.holdsLocked(i, plan) {
+		if c.holds(i, plan) {
 			c.data.nodes[i].recalled = noPlan
 			c.welcomeLocked(c.members[i].session)
 		}

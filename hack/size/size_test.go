@@ -22,6 +22,11 @@ func TestBars(t *testing.T) {
 			t.Errorf("%s has %d lines of code, at most 4000 are allowed: give what stands alone in it a package of its own", room, lines)
 		}
 	}
+	for name, methods := range h.methods {
+		if methods > 30 {
+			t.Errorf("%s has %d methods, at most 30 are allowed: give a part of it a type of its own", name, methods)
+		}
+	}
 	for _, door := range h.walks() {
 		if door.size > 15 {
 			t.Errorf("a TrainJob that enters by %s comes back %d times to a file that it had left, at most 15 are allowed: "+

@@ -91,13 +91,6 @@ func (s *stream) letGo(over bool) {
 	s.held, s.over = 0, s.over || over
 }
 
-// messages is the budget for the stream's messages.
-func (s *stream) messages() Memory {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.budget
-}
-
 // Trust takes the stream's messages out of the budget for clients, which clients may use up. The handler calls it when the other side has
 // proved that it is a part of this system, whose messages are few and short.
 func (s *stream) Trust() {

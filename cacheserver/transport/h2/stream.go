@@ -71,8 +71,8 @@ const leadSize = 5
 // Context implements grpc.ServerStream.
 func (s *stream) Context() context.Context { return s.ctx }
 
-// contextError returns why the call's context has ended, as a status.
-func (s *stream) contextError() error { return status.FromContextError(s.ctx.Err()).Err() }
+// contextError returns why a call's context has ended, as a status.
+func contextError(ctx context.Context) error { return status.FromContextError(ctx.Err()).Err() }
 
 // SetHeader implements grpc.ServerStream.
 func (s *stream) SetHeader(md metadata.MD) error {
@@ -125,7 +125,9 @@ func (s *stream) encode(m any) (*outgoing, error) {
 		for _, b := range encoded {
 			o.data = append(o.data, b.ReadOnlyData())
 		}
-		memory, size := s.messages(), int64(copies*encoded.Len())
+		s.mu.Lock()
+		memory, size := s.budget, int64(copies*encoded.Len())
+		s.mu.Unlock()
 		if err := memory.Reserve(size); err != nil {
 			encoded.Free()
 			return nil, exhausted("no memory for the response", err)
@@ -280,7 +282,7 @@ func (s *stream) receiveError(err, ended error) error {
 	case errors.Is(err, errLate):
 		return status.Errorf(codes.DeadlineExceeded, "the request has not come whole within %s", s.conn.server.cfg.RequestTimeout)
 	case s.ctx.Err() != nil:
-		return s.contextError()
+		return contextError(s.ctx)
 	}
 	return err
 }

@@ -101,7 +101,7 @@ func (w *writer) begin(t *turn) (int, error) {
 	if i := slices.Index(w.waiting, t); i >= 0 {
 		w.waiting = slices.Delete(w.waiting, i, i+1)
 		w.mu.Unlock()
-		return 0, t.stream.contextError()
+		return 0, contextError(t.stream.ctx)
 	}
 	w.mu.Unlock()
 	<-t.ready // granted or failed in the meantime
