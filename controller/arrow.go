@@ -39,7 +39,7 @@ type arrowEngine struct {
 	losses   sync.Map // *losses by types.NamespacedName of DataCaches
 
 	readers  v1alpha1.Readers // of caches that don't say
-	noAnyone bool             // all caches are for known readers
+	noAnyone bool             // no cache may serve anyone, whatever its spec says
 	keys     *issuer.Source
 	accesses sync.Map // workload.Access by types.NamespacedName of DataCaches, as applied
 	now      func() time.Time

@@ -56,8 +56,8 @@ func (e *arrowEngine) keepSecret(ctx context.Context, dc *v1alpha1.DataCache, wa
 	return false, e.Release(ctx, dc)
 }
 
-// lacksSecret reports whether a Secret of the cache does not exist. The controller may create Secrets and not read them, so it asks whether it
-// could create this one.
+// lacksSecret reports whether a Secret of the cache does not exist. The controller has no right to read
+// Secrets, so it asks the API server by a dry run whether it could create this one.
 func (e *arrowEngine) lacksSecret(ctx context.Context, dc *v1alpha1.DataCache, name string) (bool, error) {
 	probe := workload.Secret(dc, "", nil, nil)
 	probe.Name = name

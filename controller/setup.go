@@ -68,7 +68,7 @@ type Options struct {
 	// StatusAddress is the host:port on which steps that wait for files ask for the state of their cache (inject.Settings.StatusURL);
 	// empty: none is served, and no caches of files are made.
 	StatusAddress string
-	// Readers are whom caches serve that don't say (spec.access.readers); empty: anyone.
+	// Readers says whom a cache without spec.access.readers serves; empty: anyone.
 	Readers v1alpha1.Readers
 	// NoAnyone makes all caches serve known readers only.
 	NoAnyone bool

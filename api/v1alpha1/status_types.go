@@ -48,14 +48,14 @@ const (
 const (
 	// ConditionReadersKnown is True while the cache serves only known readers.
 	ConditionReadersKnown = "ReadersKnown"
-	// ConditionTokensUnverifiable is True while tokens can't be checked, so that a cache for known readers refuses all, or those whose
-	// tokens are signed by a new key. A cache that serves anyone, or that can check all, does not have it.
+	// ConditionTokensUnverifiable is True while the manager lacks keys to check tokens with. A cache for known readers then refuses
+	// every reader whose token it can't check. Other caches don't have the condition.
 	ConditionTokensUnverifiable = "TokensUnverifiable"
 )
 
 // The reasons of the condition ReadersKnown.
 const (
-	// ReasonKnown: only known readers are served.
+	// ReasonKnown: the cache serves only readers that prove themselves by a token (access.readers: Known).
 	ReasonKnown = "Known"
 	// ReasonAnyone: whoever can connect is served, as access.readers or the manager's --readers says.
 	ReasonAnyone = "Anyone"
@@ -109,8 +109,8 @@ type DataCacheStatus struct {
 	// +optional
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// caBundle is the certificate, as PEM, of the authority that the cache's servers have their certificates from, under the name datacache.
-	// It is empty for a cache whose pods were never started by a release that makes one.
+	// caBundle is the PEM certificate of the cache's own certificate authority, which signs the certificates of its servers for the name
+	// datacache. It is empty while the cache's pods are those of a release without such authorities.
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
 

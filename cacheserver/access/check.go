@@ -12,7 +12,7 @@ import (
 	"github.com/kubeflow/datacache/internal/identity"
 )
 
-// forbiddenError says that a reader is known and may not read.
+// forbiddenError says that a token is valid, but its owner may not read.
 type forbiddenError struct{ reason string }
 
 func (e *forbiddenError) Error() string { return e.reason }

@@ -21,22 +21,22 @@ import (
 
 // rules are the content of an access file, see docs/adr/0036-known-readers.md. They are immutable.
 type rules struct {
-	known      bool                          // only readers with a right may read
-	plainRows  bool                          // rows are sent in plain text, although the head is asked over TLS
+	known      bool                          // only readers that these rules admit may read; else everybody
+	plainRows  bool                          // data nodes send rows in plain text, though heads answer over TLS
 	audiences  []string                      // of tokens of ServiceAccounts
-	jobs       map[string]string             // names of the jobs whose audience has a UID
-	namespaces map[string]bool               // with the key "*", all
+	jobs       map[string]string             // names of jobs by the UID that stands for them in audiences
+	namespaces map[string]bool               // that may read; the key "*" admits all
 	accounts   map[string]map[string]bool    // by namespace: the only ones that may read
 	issuers    map[string]issuer             // by URL
 	tokens     *reload.File[identity.Tokens] // nil: none
 	answers    *answers
 }
 
-// issuer is whose tokens are accepted.
+// issuer is a provider whose tokens are accepted.
 type issuer struct {
 	keys     identity.Keys
-	audience string // empty: of a cluster, with the claims of a ServiceAccount
-	claim    string // of another provider: the claim that must have one of values
+	audience string // that tokens must have; empty: a cluster's issuer of ServiceAccount tokens
+	claim    string // the claim that must have one of values; unused for a cluster
 	values   map[string]bool
 }
 

@@ -17,7 +17,7 @@ type view struct {
 	plan      *tablePlan
 	selection *selection // nil: all rows
 	rows      int64      // of the selection
-	filtered  int64      // rows that the selection's filter, if any, is true for
+	filtered  int64      // rows for which the selection's filter is true; all rows without a filter
 	places    *places    // of filtered rows
 	nodes     []server
 }
@@ -34,7 +34,7 @@ type server struct {
 // places are the ranges of rows by data node. They are immutable.
 type places struct {
 	bounds []assign.Bounds
-	json   []byte // of bounds, which is the longest part of most responses
+	json   []byte // bounds as JSON, encoded once: it is the longest part of most responses
 }
 
 // newPlaces returns the places of nodes with the given numbers of rows.

@@ -63,8 +63,8 @@ func HeadSelector(dc *v1alpha1.DataCache) map[string]string {
 	return map[string]string{lws.SetNameLabelKey: wellknown.CacheName(dc.Name), lws.WorkerIndexLabelKey: "0"}
 }
 
-// SecretName differs for a DataCache that is recreated with the same name, so that an old key is never used for a new cache, and for each
-// authority that the cache had: a Secret of the name has the private key for the certificate in the status.
+// SecretName differs for a DataCache that is recreated with the same name, so that an old key is never used for a new cache. It also differs for
+// each certificate authority of a cache, so that the Secret's private key always belongs to the certificate in the status.
 func SecretName(dc *v1alpha1.DataCache) string {
 	uid := string(dc.UID)
 	sum := sha256.Sum256([]byte(dc.Status.CABundle))

@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	// DefaultPatience is how long a cache may wait for quota while the quota of its TrainJob is reserved.
+	// DefaultPatience is how long a TrainJob keeps its reserved quota while its cache waits for quota of its own.
 	DefaultPatience = 5 * time.Minute
 	// longestPause bounds the pause before a Workload may have quota again: half the patience, which doubles each time.
 	longestPause = time.Hour

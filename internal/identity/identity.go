@@ -20,7 +20,7 @@ type Identity struct {
 	Namespace string `json:"n,omitempty"` // of the ServiceAccount; empty for other users
 	Account   string `json:"a,omitempty"` // name of the ServiceAccount, or the subject of another issuer's token
 	Pod       string `json:"p,omitempty"` // name of the pod that the token is bound to
-	Job       string `json:"j,omitempty"` // TrainJob of the namespace that the token's audience names
+	Job       string `json:"j,omitempty"` // the TrainJob that the token's audience names, in Namespace
 	Issuer    string `json:"i,omitempty"` // of the token; empty for a static one
 }
 

@@ -96,7 +96,7 @@ func Audience(namespace, name string) string {
 // TrainJob was admitted.
 func PlacementAudience(placement string) string { return Group + "/placements/" + placement }
 
-// JobAudience is an audience for one TrainJob, whose name, or LabelPlacement, it has.
+// JobAudience returns the audience of tokens of one TrainJob. job is the TrainJob's name, or its LabelPlacement.
 func JobAudience(audience, job string) string { return audience + "/trainjobs/" + job }
 
 // AuthoritiesName is the ConfigMap with the certificates of the authorities of a TrainJob's caches. job is the TrainJob's name, or its

@@ -83,12 +83,12 @@ type Assign struct {
 	Trace string `json:"trace,omitempty"`
 }
 
-// Keep gives a node a part of a plan to keep for the head. What is empty does not replace what the node has.
+// Keep gives a node a part of a plan to keep for the head. A field that is empty leaves what the node has of it.
 type Keep struct {
 	Plan   string `json:"plan"`
 	Part   int    `json:"part"`
 	Splits []byte `json:"splits,omitempty"`
-	Loaded []byte `json:"loaded,omitempty"` // what the part's splits had when the cache became Ready; opaque to the node
+	Loaded []byte `json:"loaded,omitempty"` // rows and hashes of the part's splits, once the cache is Ready; opaque to the node
 }
 
 // Ready tells a node that the cache became Ready. The outline, which now has digests of the loaded rows, replaces the assignment's.

@@ -21,7 +21,7 @@ import (
 type conn struct {
 	server  *Server
 	raw     net.Conn // as accepted; closing it ends the connection
-	net     net.Conn // raw, or TLS over it, once it is greeted
+	net     net.Conn // raw or, after the handshake, TLS over it
 	ctx     context.Context
 	cancel  context.CancelFunc
 	calls   sync.WaitGroup // running handlers

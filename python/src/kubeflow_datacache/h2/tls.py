@@ -23,7 +23,7 @@ class TlsStream:
     def __init__(self, plain: socket.socket, context: ssl.SSLContext, hostname: str) -> None:
         """Does the handshake. Raises OSError, of which ssl.SSLError is one."""
         self._socket, self._received, self._to_send = plain, ssl.MemoryBIO(), ssl.MemoryBIO()
-        # Any: with a buffer, read returns the number of bytes, which its type does not say.
+        # Typed Any: typeshed declares that read returns bytes, but with a buffer it returns their number.
         self._tls: Any = context.wrap_bio(self._received, self._to_send, server_hostname=hostname)
         self._chunk = memoryview(bytearray(_CHUNK))
         try:
