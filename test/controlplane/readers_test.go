@@ -139,7 +139,7 @@ func TestReaders(t *testing.T) {
 	}{
 		"for this cache":             {token(t, cluster.Client, ns, audience), codes.OK, ""},
 		"for a TrainJob":             {token(t, cluster.Client, ns, audience+"/trainjobs/train"), codes.OK, ""},
-		"none":                       {"", codes.Unauthenticated, `takes known readers over TLS: use a TrainJob with kubeflow_datacache`},
+		"none":                       {"", codes.Unauthenticated, `takes known readers over TLS: use kubeflow_datacache in a TrainJob`},
 		"for another cache":          {token(t, cluster.Client, ns, audience+"2"), codes.Unauthenticated, "token is for reviews2, not reviews"},
 		"for two":                    {token(t, cluster.Client, ns, audience, audience+"/trainjobs/train"), codes.Unauthenticated, "it has 2 audiences, want exactly one"},
 		"for the API server":         {token(t, cluster.Client, ns), codes.Unauthenticated, "token is for"},
