@@ -9,8 +9,10 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +23,9 @@ from server import Cache, Caches
 from wide import SCHEMA, rows_of
 
 from kubeflow_datacache import DataCache, Loader, Split, World, mix
-from kubeflow_datacache.fetch.take_feed import takes
+from kubeflow_datacache.fetch.take_feed import TakeFeed, TakeSource, takes
+from kubeflow_datacache.monitoring.stage_timer import StageTimer
+from kubeflow_datacache.stop import Stop
 
 Connect = Callable[..., DataCache]
 NODES, ROWS = 9, {"web": 2_003, "code": 1_501}
@@ -50,6 +54,74 @@ def test_which_epochs_are_read_by_row_numbers() -> None:
     assert [nodes for nodes in (1, 8, 16, 48, 64, 1000) if takes(nodes, 2048.0)] == [64, 1000]
     assert not takes(1000, 150_000.0), "of large rows streams cost less from any number of nodes"
     assert not takes(64, 72.0, clump=64), "the rows of a clump are found at once"
+
+
+class Fake:
+    """A cache with a row a number on two data nodes; connections to the second one break when they are used first."""
+
+    endpoint, retry_seconds, row_bytes, schema = "grpc://head:1", 10.0, 8.0, pa.schema([("row", pa.int64())])
+    placement = SimpleNamespace(first=0, bounds=[(0, 5), (5, 10)])
+
+    def __init__(self) -> None:
+        self.cache = self
+        self.endpoints = [SimpleNamespace(node=node, location=str(node), ticket=b"") for node in range(2)]
+        self.broken = True
+        self.on_request: Callable[[], None] = lambda: None
+
+    def info(self, _stop: Stop) -> Fake:
+        """The head's answer."""
+        return self
+
+    def forget(self) -> None:
+        """Nothing is kept."""
+
+    def exchange(self, location: str, _ticket: bytes) -> FakeExchange:
+        """A connection to a data node."""
+        return FakeExchange(self, location)
+
+
+class FakeExchange:
+    """A connection to a data node."""
+
+    def __init__(self, of: Fake, node: str) -> None:
+        self._of, self._node = of, node
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Takes a request, or breaks."""
+        if self._node == "1" and self._of.broken:
+            self._of.broken = False
+            raise OSError("the connection is broken")
+        self._rows = batch
+        self._of.on_request()
+
+    def read(self) -> tuple[pa.RecordBatch, None]:
+        """The rows that were asked for."""
+        return self._rows, None
+
+    def cancel(self) -> None:
+        """Nothing blocks."""
+
+    close = cancel
+
+
+def test_a_run_whose_requests_could_not_be_sent_is_requested_again() -> None:
+    fake = Fake()
+    feed = TakeFeed(cast("TakeSource", fake), prefetch_bytes=1 << 20, stop=Stop(), timer=StageTimer())
+
+    def want_more() -> None:
+        fake.on_request = lambda: None
+        feed.want(2, {1: np.array([5, 6])})
+
+    fake.on_request = want_more  # so that both runs are under way when the connection for the second one breaks
+    feed.want(2, {0: np.array([0, 1])})
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            for node, want in enumerate(([0, 1], [5, 6])):
+                parts = pool.submit(lambda node=node: list(feed.take(node, 2))).result(timeout=20)
+                assert pa.Table.from_batches(parts)["row"].to_pylist() == want
+        finally:
+            feed.close()
+    assert feed.reconnects == 1
 
 
 @pytest.mark.parametrize("kind", ["table", "mixture"])

@@ -188,8 +188,8 @@ class TakeFeed:
         """Requests and receives until the feed is stopped. After an error it may be called again."""
         self._request(self._now)
         while not self._stop.is_set():
-            if not self._now:
-                self._now = self._take_wanted(wait=True)
+            if not self._now:  # of _following there are some after an error
+                self._now, self._following = self._following or self._take_wanted(wait=True), {}
                 self._request(self._now)
             following = self._following = self._following or self._take_wanted(wait=False)
             sent = set[int]()
