@@ -112,7 +112,7 @@ def test_plain_text_is_told_what_to_do(
 ) -> None:
     cache = private(["--metadata", table("plain").metadata], mode=mode, env=readers.env)
     cache.wait("Ready")
-    sentence = r'known readers over TLS: use a TrainJob with kubeflow_datacache .*"kubectl datacache login reviews"'
+    sentence = r'known readers over TLS: use kubeflow_datacache in a TrainJob, "kubectl datacache login reviews"'
     with fl.connect(f"grpc://{address(cache)}") as plain:
         for options in (fl.FlightCallOptions(), fl.FlightCallOptions(headers=bearer(STATIC))):
             with pytest.raises(fl.FlightUnauthenticatedError, match=sentence):
