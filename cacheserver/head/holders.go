@@ -15,8 +15,8 @@ import (
 const (
 	// leastRuns is how many runs of a shuffled share are examined, however few data nodes there are; see mostRuns.
 	leastRuns = 1 << 13
-	// mixCost bounds what it costs to examine the positions of a mixture for a request; see epoch.Mix.Cost.
-	mixCost = 1 << 16
+	// mixLimit bounds how many positions of a mixture a request examines, and mixCost what that costs; see epoch.Mix.Cost.
+	mixLimit, mixCost = 1 << 16, 1 << 19
 )
 
 // mostRuns is how many runs of a shuffled share are examined to determine which data nodes hold rows of it. A share with more has rows of
@@ -176,7 +176,7 @@ func mixHolders(t protocol.Ticket, bounds []assign.Bounds) (nodes []int, rows ui
 
 // mayWalk reports whether a request may examine all positions of a mixture's share.
 func mayWalk(t protocol.Ticket) bool {
-	return t.Epoch.Count(t.Share) <= mixCost/t.Mix.Cost(t.Epoch)
+	return t.Epoch.Count(t.Share) <= min(mixLimit, mixCost/t.Mix.Cost(t.Epoch))
 }
 
 // mixed counts the rows of a mixture's part and, if mark is set, marks their nodes.
