@@ -542,6 +542,10 @@ bench-mix: build venv ## Print what a mixture of three tables costs beside one t
 bench-take: build venv ## Print what a shuffled epoch from 1 to 250 data nodes costs as streams and by row numbers (about 5 min, 4 GB of memory).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/take.py --server $(SERVER) $(BENCH)
 
+.PHONY: bench-turns
+bench-turns: build venv ## Print what loads, streams, epochs and answers cost with BEFORE=BINARY, another version, and with this one, in turns (about 5 min, 4 GB of memory).
+	@PYTHONPATH=python/src:test/conformance:test/bench:hack $(PYTHON) test/bench/turns.py --server $(SERVER) --before $(BEFORE) $(BENCH)
+
 .PHONY: bench-jobs
 bench-jobs: build venv ## Print how one cache is shared among jobs, over loopback and, as root, over a full network; BENCH='--before OTHER_BINARY' compares (about 3 min).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/jobs.py --server $(SERVER) $(BENCH)
