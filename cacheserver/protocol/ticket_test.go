@@ -110,7 +110,7 @@ func FuzzOpenTicket(f *testing.F) {
 	f.Add([]byte{ticketVersion})
 	f.Add([]byte(`{"c":[-1,99],"e":{"Rows":-1}}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		if got, err := s.Open(raw, noon); err == nil && string(raw) != string(sealed) {
+		if got, err := s.Open(raw, noon); err == nil && !cmp.Equal(got, someTicket()) { // each process of go test -fuzz has sealed another one
 			t.Fatalf("forged: %+v", got)
 		}
 		// An authenticated body that is invalid must not cause a crash either.
