@@ -19,6 +19,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/files"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/source/scan"
 	"github.com/kubeflow/datacache/internal/command"
 )
 
@@ -147,7 +148,7 @@ func (f *tableFlags) open(env command.Env, pinned *int64) (opened, error) {
 	if err != nil {
 		return opened{}, err
 	}
-	folders.Pinned, folders.Selection = pinned, files.Selection{Columns: f.selection.columns, Filter: f.selection.filter}
+	folders.Pinned, folders.Selection = pinned, scan.Selection{Columns: f.selection.columns, Filter: f.selection.filter}
 	return opened{Source: folders, store: table.Store, log: func(log *slog.Logger) { folders.Log = log }}, nil
 }
 

@@ -22,6 +22,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/cacheserver/source/scan"
 )
 
 // MaxURIs is the number of URIs that a Location may have.
@@ -36,20 +37,12 @@ type Location struct {
 	Plain bool `json:"plain,omitempty"`
 }
 
-// Selection selects rows and columns. The zero value selects all.
-type Selection struct {
-	// Columns are top-level column names; none means all. Columns are served in the table's order, regardless of the order here.
-	Columns []string `json:"columns,omitempty"`
-	// Filter is a SQL WHERE expression (package filter); empty means all rows.
-	Filter string `json:"filter,omitempty"`
-}
-
 // Source implements source.Source for folders of files. Its fields must not be changed once it is in use. Data nodes need only Store: the
 // version that they open contains the rest.
 type Source struct {
 	Store     *objstore.Store
 	Location  Location
-	Selection Selection
+	Selection scan.Selection
 	// Pinned is the Identity.Snapshot of the only version that may be planned: an earlier process planned it for the same request. Nil:
 	// any.
 	Pinned *int64
@@ -65,7 +58,7 @@ func (s *Source) String() string { return strings.Join(s.Location.URIs, ", ") }
 func (s *Source) Request() any {
 	return struct {
 		Files     Location
-		Selection Selection
+		Selection scan.Selection
 	}{s.Location, s.Selection}
 }
 
@@ -137,7 +130,7 @@ func (s *Source) Open(_ context.Context, v source.Version, buffers *source.Buffe
 	if err != nil {
 		return nil, err
 	}
-	var selection Selection
+	var selection scan.Selection
 	if err := json.Unmarshal(v.Selection, &selection); err != nil {
 		return nil, fmt.Errorf("the selection of %s: %w", pin, err)
 	}
@@ -154,15 +147,7 @@ func (s *Source) Open(_ context.Context, v source.Version, buffers *source.Buffe
 }
 
 // Retry implements source.Source.
-func (s *Source) Retry(err error) source.Retry {
-	switch {
-	case errors.Is(err, objstore.ErrUnavailable):
-		return source.Soon
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist):
-		return source.OnceMended
-	}
-	return source.Never
-}
+func (s *Source) Retry(err error) source.Retry { return scan.Retry(err) }
 
 func (l Location) validate() error {
 	if len(l.URIs) == 0 {

@@ -117,7 +117,7 @@ func (p *planner) problem() error {
 		if selected := p.source.Selection.Columns; len(selected) > 0 && !slices.Contains(selected, name) {
 			continue
 		}
-		return fmt.Errorf("column %q: %w: leave the column out, columns that can be read are %s", name, p.union.problems[name], listed(column.FieldsOf(p.union.fields)))
+		return fmt.Errorf("column %q: %w: leave the column out, columns that can be read are %s", name, p.union.problems[name], scan.Listed(column.FieldsOf(p.union.fields)))
 	}
 	return nil
 }

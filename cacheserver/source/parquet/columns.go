@@ -12,6 +12,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+
+	"github.com/kubeflow/datacache/cacheserver/column"
 )
 
 // FieldIDKey is the metadata key under which pqarrow stores the field id of a Parquet column.
@@ -25,6 +27,15 @@ type MappedName struct {
 	Names []string
 	ID    int // 0: none
 	Kids  NameMapping
+}
+
+// NamesOf is the name mapping of columns that files call as the table does.
+func NamesOf(fields []column.Field) NameMapping {
+	names := make(NameMapping, len(fields))
+	for i, f := range fields {
+		names[i] = MappedName{Names: []string{f.Name}, ID: f.ID, Kids: NamesOf(f.Kids)}
+	}
+	return names
 }
 
 // allocator allocates Arrow buffers.
@@ -51,7 +62,7 @@ func fileColumns(manifest *pqarrow.SchemaManifest, names NameMapping) ([]*fileCo
 		byName = byName && !hasID(&manifest.Fields[i])
 	}
 	if byName && names == nil && len(manifest.Fields) > 0 {
-		return nil, fmt.Errorf("its columns have no field ids and the table has no name mapping: set the table property schema.name-mapping.default")
+		return nil, fmt.Errorf("its columns have no field ids and the table has no name mapping: rewrite the file with ids or, in Iceberg, set the table property schema.name-mapping.default")
 	}
 	if !byName {
 		names = nil

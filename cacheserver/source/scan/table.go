@@ -43,6 +43,7 @@ type Table struct {
 	// File returns the description of a split's data file.
 	File func(ctx context.Context, s source.Split) (*File, error)
 
+	all     []column.Field // from which Choose chose Fields
 	footers *Cache[*parquet.Footer]
 }
 
@@ -97,7 +98,7 @@ func (t *Table) Footer(ctx context.Context, uri string, size int64) (*parquet.Fo
 		}
 		defer func() { _ = f.Close() }() // opened for reading: closing can't lose data
 		if size >= 0 && f.Size() != size {
-			return nil, fmt.Errorf("data file %s: it has %d bytes, the table's manifest says %d: it was truncated or replaced: restore it or roll the table back", uri, f.Size(), size)
+			return nil, fmt.Errorf("data file %s: it has %d bytes, the table's metadata says %d: it was truncated or replaced: restore it or roll the table back", uri, f.Size(), size)
 		}
 		return t.read(ctx, f)
 	})
