@@ -47,6 +47,9 @@ HUB           := $(HUB_VENV)/bin/python
 SPARK_LOCK    := hack/python/spark.txt
 SPARK_VENV    := $(call venv_of,spark,$(SPARK_LOCK))
 SPARK         := $(SPARK_VENV)/bin/python
+DELTA_LOCK    := hack/python/delta.txt
+DELTA_VENV    := $(call venv_of,delta,$(DELTA_LOCK))
+DELTA         := $(DELTA_VENV)/bin/python
 # MkDocs, for the documentation as a site.
 DOCS_LOCK     := hack/python/docs.txt
 DOCS_VENV     := $(call venv_of,docs,$(DOCS_LOCK))
@@ -69,6 +72,7 @@ jars_of = $(CACHE)/tools/$(1)-$(shell sha256sum hack/$(1)/pom.xml 2>/dev/null | 
 CATALOG     := $(call jars_of,rest-catalog)
 JAVA_FLIGHT := $(call jars_of,java-flight)
 SPARK_JARS  := $(call jars_of,spark)
+DELTA_JARS  := $(call jars_of,delta)
 # Trainer's own data cache, which the bench measures beside ours, of the release that go.mod names.
 TRAINER_CACHE := $(CACHE)/tools/trainer-cache-$(shell sed -n 's,.*github.com/kubeflow/trainer/v2 ,,p' go.mod 2>/dev/null)
 # What test/pages looks at the servers' pages with: a browser, and axe-core, which says whether everybody can use them.
@@ -185,6 +189,10 @@ hub-venv: bootstrap # clients of the hub's mirror: huggingface_hub, transformers
 spark-venv: bootstrap # Spark, which writes tables for the tests (about 2 min, once)
 	@hack/venv $(SPARK_VENV) $(SPARK_LOCK)
 
+.PHONY: delta-venv
+delta-venv: bootstrap # delta-rs, and Spark for Delta (about 2 min, once)
+	@hack/venv $(DELTA_VENV) $(DELTA_LOCK)
+
 .PHONY: docs-venv
 docs-venv: bootstrap # MkDocs (seconds, once)
 	@hack/venv $(DOCS_VENV) $(DOCS_LOCK)
@@ -228,7 +236,8 @@ $(CONTROLLER_GEN): | bootstrap
 $(CATALOG)/complete: JARS := rest-catalog
 $(JAVA_FLIGHT)/complete: JARS := java-flight
 $(SPARK_JARS)/complete: JARS := spark
-$(CATALOG)/complete $(JAVA_FLIGHT)/complete $(SPARK_JARS)/complete: | bootstrap
+$(DELTA_JARS)/complete: JARS := delta
+$(CATALOG)/complete $(JAVA_FLIGHT)/complete $(SPARK_JARS)/complete $(DELTA_JARS)/complete: | bootstrap
 	@hack/bootstrap java
 	@echo "==> hack/$(JARS): fetching jars (about 20 s, once)"
 	@mvn -q -B -f hack/$(JARS)/pom.xml dependency:copy-dependencies -DoutputDirectory=$(@D)
@@ -603,6 +612,10 @@ soak: schedules build training-venv ## Run schedules, then real servers that are
 	@SELECTION_FILTERS=2000 $(PYTHON) -m pytest test/conformance/test_selections.py -k random --server $(SERVER)
 	@echo "==> soak: attacks by clients, four times as large as in make test, and loads with little memory, on 2, 16 and 64 processors"
 	@DATACACHE_ATTACK=4 DATACACHE_PROCESSORS=2,16,64 go test ./test/faults -run '^(TestHostileExchange|TestHalfSentRequests|TestUnreadTakes|TestIdleStreams|TestLoad.*)$$' -count=1 -timeout=30m -v
+
+.PHONY: test-delta
+test-delta: build venv delta-venv $(DELTA_JARS)/complete ## Have delta-rs and Spark write Delta tables, DELTA_TABLES=30 of them at random from DELTA_SEED=1, and compare the rows of every version with delta-rs' (about 4 min; not part of CI).
+	@DATACACHE_DELTA_PYTHON=$(DELTA) DATACACHE_DELTA_JARS=$(DELTA_JARS) $(PYTHON) -m pytest test/conformance/delta/check_rows.py -s --server $(SERVER) $(PYTEST)
 
 .PHONY: fuzz-tables
 fuzz-tables: build venv ## Write TABLES=1000 random Iceberg tables by hand, from SEED, have caches serve them, compare the rows with a model's (about 2 min; CI runs 60).

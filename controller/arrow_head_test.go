@@ -86,3 +86,15 @@ func TestPercent(t *testing.T) {
 		}
 	}
 }
+
+// TestTheFirstVersionIsRecorded checks that the version of what has rows is recorded also if it is 0, as the first one of a Delta table is.
+func TestTheFirstVersionIsRecorded(t *testing.T) {
+	t.Parallel()
+	for splits, want := range map[int64]string{0: "", 3: "0"} {
+		h := answer("Loading", "", 0, splits)
+		h.Snapshot = 0
+		if got := progressOf(h).Snapshot; got != want {
+			t.Errorf("with %d splits, snapshot 0 is recorded as %q, want %q", splits, got, want)
+		}
+	}
+}

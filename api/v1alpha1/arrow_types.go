@@ -13,7 +13,8 @@ import (
 // rows:"yes" and are immutable: to change them, make a new DataCache. TrainJobs share a cache if these fields are equal.
 // +kubebuilder:validation:XValidation:rule="[has(self.metadataLocation), has(self.catalog), has(self.source)].exists_one(set, set)",message="exactly one of metadataLocation, catalog and source must be set"
 // +kubebuilder:validation:XValidation:rule="has(self.table) != has(self.source)",message="table must be set, unless source is"
-// +kubebuilder:validation:XValidation:rule="!has(self.source) || (!has(self.snapshot) && !has(self.trustManifests))",message="plain files have no snapshots and no manifests: leave snapshot and trustManifests out"
+// +kubebuilder:validation:XValidation:rule="!has(self.source) || !has(self.source.files) || (!has(self.snapshot) && !has(self.trustManifests))",message="plain files have no snapshots and no manifests: leave snapshot and trustManifests out"
+// +kubebuilder:validation:XValidation:rule="!has(self.source) || !has(self.source.delta) || ((!has(self.snapshot) || !has(self.snapshot.ref)) && !has(self.trustManifests))",message="Delta tables have no branches and no manifests: leave snapshot.ref and trustManifests out"
 // +kubebuilder:validation:XValidation:rule="has(self.metadataLocation) == has(oldSelf.metadataLocation) && (!has(self.metadataLocation) || self.metadataLocation == oldSelf.metadataLocation)",message="metadataLocation can't be changed: make a new DataCache"
 // +kubebuilder:validation:XValidation:rule="has(self.catalog) == has(oldSelf.catalog) && (!has(self.catalog) || (self.catalog.uri == oldSelf.catalog.uri && has(self.catalog.warehouse) == has(oldSelf.catalog.warehouse) && (!has(self.catalog.warehouse) || self.catalog.warehouse == oldSelf.catalog.warehouse)))",message="catalog's uri and warehouse can't be changed: make a new DataCache"
 // +kubebuilder:validation:XValidation:rule="has(self.table) == has(oldSelf.table) && (!has(self.table) || self.table == oldSelf.table)",message="table can't be changed: make a new DataCache"
@@ -117,16 +118,34 @@ type ArrowCache struct {
 
 // Data names what is cached in messages.
 func (a *ArrowCache) Data() string {
-	if a.Source != nil && a.Source.Files != nil {
-		return "files " + strings.Join(a.Source.Files.URIs, ", ")
+	switch {
+	case a.Source == nil:
+		return "table " + a.Table
+	case a.Source.Delta != nil:
+		return "table " + a.Source.Delta.URI
 	}
-	return "table " + a.Table
+	return "files " + strings.Join(a.Source.Files.URIs, ", ")
 }
 
 // Source names what is cached if it is no Iceberg table.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.files) != has(self.delta)",message="exactly one of files and delta must be set"
 type Source struct {
 	// files are Parquet files that no table format describes.
-	Files *FilesSource `json:"files" rows:"yes"`
+	// +optional
+	Files *FilesSource `json:"files,omitempty" rows:"yes"`
+
+	// delta is a Delta table.
+	// +optional
+	Delta *DeltaSource `json:"delta,omitempty" rows:"yes"`
+}
+
+// DeltaSource names a Delta table. spec.arrow.snapshot selects its version: id is the version's number, asOf a time.
+type DeltaSource struct {
+	// uri is the table's folder, which contains _delta_log, such as s3://bucket/events.
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:Pattern=`^[A-Za-z][A-Za-z0-9+.-]*://.+$`
+	URI string `json:"uri" rows:"yes"`
 }
 
 // FilesSource names Parquet files that are one table: their rows follow each other in the order of uris, then of the bytes of the paths.
@@ -179,7 +198,7 @@ type Catalog struct {
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.id), has(self.ref), has(self.asOf)].exists_one(set, set)",message="exactly one of id, ref and asOf must be set"
 type Snapshot struct {
-	// id of the snapshot: a 64-bit integer as decimal digits, since JSON numbers are exact only up to 53 bits.
+	// id of the snapshot, or the version of a Delta table: a 64-bit integer as decimal digits, since JSON numbers are exact only up to 53 bits.
 	// +optional
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:Pattern=`^(0|-?[1-9][0-9]{0,18})$`

@@ -22,6 +22,8 @@ type Entry struct {
 	Path    string // relative to the listed folder, with slashes; empty if the URI that was listed names the file itself
 	Size    int64
 	Version string // File.Version of a file that is opened now
+	// Modified is when it was written; zero if the store does not tell.
+	Modified time.Time
 }
 
 // deepest bounds how deep the folders of a disk are listed, since links may lead back.
@@ -92,7 +94,7 @@ func walk(ctx context.Context, at, rel string, yield func(Entry) bool) error {
 		return err
 	}
 	if !st.IsDir() {
-		if !yield(Entry{URI: at, Path: rel, Size: st.Size(), Version: st.ModTime().UTC().Format(time.RFC3339Nano)}) {
+		if !yield(Entry{URI: at, Path: rel, Size: st.Size(), Version: st.ModTime().UTC().Format(time.RFC3339Nano), Modified: st.ModTime()}) {
 			return errEnough
 		}
 		return nil
@@ -157,7 +159,7 @@ func (s *Store) listRemote(ctx context.Context, folder string, loc location, yie
 				continue // a placeholder, which stands for an empty folder
 			}
 			found = true
-			if !yield(Entry{URI: folder + "/" + rel, Path: rel, Size: o.size, Version: versionOf(o.tag, o.modified)}) {
+			if !yield(Entry{URI: folder + "/" + rel, Path: rel, Size: o.size, Version: versionOf(o.tag, o.modified), Modified: o.modified}) {
 				return errEnough
 			}
 		}

@@ -122,7 +122,7 @@ type Version struct {
 // Identity describes a version to people and clients.
 type Identity struct {
 	UUID     string   // of the dataset
-	Snapshot int64    // 0: the dataset has none and no rows
+	Snapshot int64    // 0 without rows: the dataset may have none
 	Filter   string   // as given in the request; "" if there is none
 	Columns  []string // as given in the request; nil: all
 }

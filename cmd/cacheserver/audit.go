@@ -36,8 +36,8 @@ on the number or bound may leave out rows that it is true for.`,
 			if len(args) > 0 {
 				table.source.location.Metadata = args[0]
 			}
-			if len(table.source.files) > 0 {
-				return errors.New("--files: plain files have no metadata to audit: name a table by --metadata or --catalog-uri")
+			if len(table.source.files) > 0 || table.source.delta != "" {
+				return errors.New("--files, --delta: only the metadata of Iceberg tables is audited: name one by --metadata or --catalog-uri")
 			}
 			if err := table.source.named(); err != nil {
 				return err

@@ -27,7 +27,7 @@ func (f *tableFlags) complete(cmd *cobra.Command, env command.Env) {
 			ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
 			defer cancel()
 			src, err := f.source.table(env)
-			if err != nil || f.source.named() != nil || len(f.source.files) > 0 {
+			if err != nil || f.source.named() != nil || len(f.source.files) > 0 || f.source.delta != "" {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
 			opened, err := iceberg.Open(ctx, src.Store, src.Location, iceberg.Selection{})

@@ -23,6 +23,7 @@ import (
 type sourceFlags struct {
 	location   iceberg.Location
 	files      []string
+	delta      string
 	partitions string
 	properties map[string]string
 	stall      time.Duration
@@ -42,6 +43,8 @@ func (f *sourceFlags) register(flags *pflag.FlagSet, env command.Env) {
 	flags.StringArrayVar(&f.files, "files", addresses(env("FILES")),
 		"folder, glob or file of Parquet files that no table format describes, instead of --metadata, such as s3://bucket/train/ or 'data/*/part-*.parquet',\n"+
 			"or a data set on a Hugging Face hub: hf://owner/name[@revision][?config=name&split=name] (env HF_ENDPOINT, HF_TOKEN); may be repeated, for files that follow each other (env FILES, which may be a JSON list)")
+	flags.StringVar(&f.delta, "delta", env("DELTA"),
+		"folder of a Delta table, instead of --metadata: s3://, gs://, abfss://, file:// or a path (env DELTA)")
 	flags.StringVar(&f.partitions, "partitions", env.Or("PARTITIONS", partitionsAuto), "auto makes columns of folder names of --files such as day=2026-01-31, off does not (env PARTITIONS)")
 	flags.StringToStringVar(&f.properties, "property", nil,
 		"Iceberg catalog or FileIO property, such as s3.endpoint=http://minio:9000 or token=...; may be repeated.\n"+
@@ -68,7 +71,7 @@ type selectionFlags struct {
 }
 
 func (f *selectionFlags) register(flags *pflag.FlagSet, env command.Env) {
-	flags.StringVar(&f.snapshot, "snapshot-id", env("SNAPSHOT_ID"), "cache this snapshot; empty means the current one (env SNAPSHOT_ID)")
+	flags.StringVar(&f.snapshot, "snapshot-id", env("SNAPSHOT_ID"), "cache this snapshot, or this version of --delta; empty means the current one (env SNAPSHOT_ID)")
 	flags.StringVar(&f.ref, "ref", env("SNAPSHOT_REF"), "cache the snapshot of this branch or tag (env SNAPSHOT_REF)")
 	flags.StringVar(&f.asOf, "as-of", env("SNAPSHOT_AS_OF"), "cache what was current at this time, as 2026-01-31T00:00:00Z (env SNAPSHOT_AS_OF)")
 	flags.StringSliceVar(&f.columns, "columns", list(env("TABLE_COLUMNS")), "columns to cache, comma-separated, quoted as in CSV; none means all (env TABLE_COLUMNS, which may be a JSON list as well)")
@@ -159,7 +162,7 @@ func registerComparisons(flags *pflag.FlagSet, limit *int64) {
 // noArguments rejects positional arguments with a hint, since the usual mistake is a path without its flag.
 func noArguments(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("%q is not a flag; a table is named by --metadata, files by --files", args[0])
+		return fmt.Errorf("%q is not a flag; a table is named by --metadata or --delta, files by --files", args[0])
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/cacheserver/source/delta"
 	"github.com/kubeflow/datacache/cacheserver/source/files"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/internal/command"
@@ -138,10 +139,15 @@ func printTable(w io.Writer, text string) error {
 
 // describePin says which version of which table or files was read.
 func describePin(text json.RawMessage) (string, error) {
-	if kindOf(text) == files.Kind {
+	switch kindOf(text) {
+	case files.Kind:
 		var pin files.Pin
 		err := json.Unmarshal(text, &pin)
 		return fmt.Sprintf("files     %d at %s\nversion   %d\n", pin.Files, pin.String(), pin.Snapshot()), err
+	case delta.Kind:
+		var pin delta.Pin
+		err := json.Unmarshal(text, &pin)
+		return fmt.Sprintf("table     %s\nuuid      %s\nversion   %d\n", pin.URI, pin.ID(), pin.Version), err
 	}
 	var pin iceberg.Pin
 	err := json.Unmarshal(text, &pin)

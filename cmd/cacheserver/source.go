@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/cacheserver/source/delta"
 	"github.com/kubeflow/datacache/cacheserver/source/files"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/source/scan"
@@ -40,12 +41,16 @@ type opened struct {
 type anySource struct {
 	*iceberg.Source
 	files *files.Source
+	delta *delta.Source
 }
 
 // Open implements source.Source.
 func (s anySource) Open(ctx context.Context, v source.Version, buffers *source.Buffers) (source.Dataset, error) {
-	if kindOf(v.Pin) == files.Kind {
+	switch kindOf(v.Pin) {
+	case files.Kind:
 		return s.files.Open(ctx, v, buffers)
+	case delta.Kind:
+		return s.delta.Open(ctx, v, buffers)
 	}
 	return s.Source.Open(ctx, v, buffers)
 }
@@ -63,10 +68,12 @@ func kindOf(pin json.RawMessage) string {
 func (f *sourceFlags) named() error {
 	table := f.location.Metadata != "" || f.location.CatalogURI != ""
 	switch {
-	case len(f.files) > 0 && table:
-		return errors.New("--files: a table is named as well: give --files, or --metadata or --catalog-uri")
-	case len(f.files) == 0 && !table:
-		return errors.New("no table named: give --metadata, or --catalog-uri with --schema-name and --table-name, or --files")
+	case len(f.files) > 0 && (table || f.delta != ""):
+		return errors.New("--files: a table is named as well: give --files, --delta, or --metadata or --catalog-uri")
+	case f.delta != "" && table:
+		return errors.New("--delta: an Iceberg table is named as well: give --delta, or --metadata or --catalog-uri")
+	case len(f.files) == 0 && f.delta == "" && !table:
+		return errors.New("no table named: give --metadata, or --catalog-uri with --schema-name and --table-name, or --files, or --delta")
 	case f.partitions != partitionsAuto && f.partitions != partitionsOff:
 		return fmt.Errorf("--partitions: %q, want %s or %s", f.partitions, partitionsAuto, partitionsOff)
 	}
@@ -79,7 +86,7 @@ func (f *sourceFlags) open(env command.Env) (opened, error) {
 	if err != nil {
 		return opened{}, err
 	}
-	return opened{Source: anySource{table, &files.Source{Store: table.Store}}, store: table.Store}, nil
+	return opened{Source: anySource{table, &files.Source{Store: table.Store}, &delta.Source{Store: table.Store}}, store: table.Store}, nil
 }
 
 // table returns the source of an Iceberg table, with the store for its objects. The caller sets the selection.
@@ -109,20 +116,25 @@ func (f *sourceFlags) table(env command.Env) (*iceberg.Source, error) {
 	return &iceberg.Source{Store: objstore.New(cfg), Location: location}, nil
 }
 
-// folders returns the source of the files that the flags name. Paths are made absolute, so that they are the same in every process.
+// folders returns the source of the files that the flags name.
 func (f *sourceFlags) folders(store *objstore.Store) (*files.Source, error) {
 	s := &files.Source{Store: store, Location: files.Location{Plain: f.partitions == partitionsOff}}
 	for _, uri := range f.files {
-		if uri != "" && !strings.Contains(uri, ":/") {
-			absolute, err := filepath.Abs(uri)
-			if err != nil {
-				return nil, fmt.Errorf("--files: %w", err)
-			}
-			uri = absolute
+		uri, err := absolute(uri)
+		if err != nil {
+			return nil, fmt.Errorf("--files: %w", err)
 		}
 		s.Location.URIs = append(s.Location.URIs, uri)
 	}
 	return s, nil
+}
+
+// absolute makes a path absolute, so that it is the same in every process. URIs stay as they are.
+func absolute(uri string) (string, error) {
+	if uri == "" || strings.Contains(uri, ":/") {
+		return uri, nil
+	}
+	return filepath.Abs(uri)
 }
 
 // open returns the source of the table or the files, with the selection. pinned is the number of the version to plan; nil: any.
@@ -137,19 +149,33 @@ func (f *tableFlags) open(env command.Env, pinned *int64) (opened, error) {
 	if err != nil {
 		return opened{}, err
 	}
-	if len(f.source.files) == 0 {
+	of := opened{store: table.Store, log: func(*slog.Logger) {}}
+	selected, chosen := table.Selection, scan.Selection{Columns: f.selection.columns, Filter: f.selection.filter}
+	switch {
+	case f.source.delta != "":
+		if selected.Ref != "" || selected.TrustManifests {
+			return opened{}, errors.New("--delta: Delta tables have no branches and no manifests: leave out --ref and --trust-manifests; --snapshot-id names a version")
+		}
+		uri, err := absolute(f.source.delta)
+		if err != nil {
+			return opened{}, fmt.Errorf("--delta: %w", err)
+		}
+		of.Source = &delta.Source{Store: table.Store, URI: uri, Pinned: pinned, Selection: delta.Selection{Version: selected.SnapshotID, AsOf: selected.AsOf, Selection: chosen}}
+	case len(f.source.files) > 0:
+		if selected.SnapshotID != nil || selected.Ref != "" || selected.AsOf != nil || selected.TrustManifests {
+			return opened{}, errors.New("--files: plain files have no snapshots and no manifests: leave out --snapshot-id, --ref, --as-of and --trust-manifests")
+		}
+		folders, err := f.source.folders(table.Store)
+		if err != nil {
+			return opened{}, err
+		}
+		folders.Pinned, folders.Selection = pinned, chosen
+		of.Source, of.log = folders, func(log *slog.Logger) { folders.Log = log }
+	default:
 		table.Pinned = pinned
-		return opened{Source: table, store: table.Store, log: func(*slog.Logger) {}}, nil
+		of.Source = table
 	}
-	if s := table.Selection; s.SnapshotID != nil || s.Ref != "" || s.AsOf != nil || s.TrustManifests {
-		return opened{}, errors.New("--files: plain files have no snapshots and no manifests: leave out --snapshot-id, --ref, --as-of and --trust-manifests")
-	}
-	folders, err := f.source.folders(table.Store)
-	if err != nil {
-		return opened{}, err
-	}
-	folders.Pinned, folders.Selection = pinned, scan.Selection{Columns: f.selection.columns, Filter: f.selection.filter}
-	return opened{Source: folders, store: table.Store, log: func(log *slog.Logger) { folders.Log = log }}, nil
+	return of, nil
 }
 
 // table returns the source of the Iceberg table, with the selection.

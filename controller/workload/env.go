@@ -20,6 +20,7 @@ import (
 const (
 	envMetadata   = "METADATA_LOC"
 	envFiles      = "FILES"
+	envDelta      = "DELTA"
 	envPartitions = "PARTITIONS"
 	envSchema     = "SCHEMA_NAME"
 	envTable      = "TABLE_NAME"
@@ -55,14 +56,17 @@ func sourceEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
 	for _, v := range arrow.Env {
 		env = append(env, variable(v.Name, v.Value))
 	}
-	if s := arrow.Source; s != nil {
+	switch s := arrow.Source; {
+	case s == nil:
+		schema, table := splitTable(arrow.Table)
+		env = append(env, variable(envSchema, schema), variable(envTable, table))
+	case s.Delta != nil:
+		env = append(env, variable(envDelta, s.Delta.URI))
+	default:
 		env = append(env, variable(envFiles, jsonList(s.Files.URIs)))
 		if s.Files.Partitions == v1alpha1.PartitionsIgnore {
 			env = append(env, variable(envPartitions, "off"))
 		}
-	} else {
-		schema, table := splitTable(arrow.Table)
-		env = append(env, variable(envSchema, schema), variable(envTable, table))
 	}
 	if arrow.MetadataLocation != nil {
 		env = append(env, variable(envMetadata, *arrow.MetadataLocation))

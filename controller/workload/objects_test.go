@@ -95,13 +95,18 @@ func TestSized(t *testing.T) {
 	}
 }
 
-func TestSourceEnvOfFiles(t *testing.T) {
+func TestSourceEnv(t *testing.T) {
 	t.Parallel()
 	source := &v1alpha1.Source{Files: &v1alpha1.FilesSource{URIs: []string{"s3://b/a,b$c/", "s3://b/d"}, Partitions: v1alpha1.PartitionsAuto}}
 	dc := &v1alpha1.DataCache{Spec: v1alpha1.DataCacheSpec{Arrow: &v1alpha1.ArrowCache{Source: source}}}
 	want := []corev1.EnvVar{{Name: "FILES", Value: `["s3://b/a,b$$c/","s3://b/d"]`}}
 	got := sourceEnv(dc)
 	if diff := cmp.Diff(want, got[:len(got)-1]); diff != "" { // the last is the cache's secret
+		t.Errorf("environment differs (-want +got):\n%s", diff)
+	}
+	dc.Spec.Arrow.Source = &v1alpha1.Source{Delta: &v1alpha1.DeltaSource{URI: "s3://b/t"}}
+	want, got = []corev1.EnvVar{{Name: "DELTA", Value: "s3://b/t"}}, sourceEnv(dc)
+	if diff := cmp.Diff(want, got[:len(got)-1]); diff != "" {
 		t.Errorf("environment differs (-want +got):\n%s", diff)
 	}
 }

@@ -40,11 +40,12 @@ var fluidNames = []string{
 // storeName matches the variables of object stores' clients that DataCache.spec.arrow.env accepts.
 var storeName = regexp.MustCompile(`^((AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+|HF_ENDPOINT)$`)
 
-// queryNames maps the query parameters of a cache:// URI to the corresponding variables, folderNames those of a cache+ URI. PARTITIONS can
-// be set only there.
+// queryNames maps the query parameters of a cache:// URI to the corresponding variables, folderNames those of a cache+ URI, and deltaNames those
+// of one of a Delta table. PARTITIONS can be set only there.
 var (
 	queryNames  = map[string]string{"columns": "COLUMNS", "filter": "FILTER", "snapshot": "SNAPSHOT_ID"}
 	folderNames = map[string]string{"columns": "COLUMNS", "filter": "FILTER", "partitions": "PARTITIONS"}
+	deltaNames  = map[string]string{"columns": "COLUMNS", "filter": "FILTER", versionName: "SNAPSHOT_ID"}
 )
 
 // platformNames are the variables that only a runtime may set, each with the reason.

@@ -54,6 +54,11 @@ func TestParseRefuses(t *testing.T) {
 		{"files at a snapshot", trainJob("cache+s3://b/t/?snapshot=7"), []string{atURI, `"snapshot"`, "columns, filter, partitions"}},
 		{"files with half a partition", trainJob("cache+s3://b/t/?partitions=half"), []string{atURI, `"partitions=half"`, "must be auto or off"}},
 		{"files and a table", trainJob("cache+s3://b/t/", "CLUSTER_SIZE=2", "TABLE_NAME=t"), []string{atEnv1, `"t"`, "leave TABLE_NAME out"}},
+		{"a branch of a Delta table", trainJob("cache+delta+s3://b/t?version=main"), []string{atURI, `"version=main"`, "must be the number of a version, or a time"}},
+		{"partitions of a Delta table", trainJob("cache+delta+s3://b/t?partitions=off"), []string{atURI, `"partitions"`, "columns, filter, version"}},
+		{"a Delta table and metadata", trainJob("cache+delta+s3://b/t", "CLUSTER_SIZE=2", location), []string{atEnv1, "has no effect on a Delta table", "leave METADATA_LOC out"}},
+		{"a version of a Delta table twice", trainJob("cache+delta+s3://b/t?version=3", "CLUSTER_SIZE=2", "SNAPSHOT_ID=4"), []string{atEnv1, "give it once"}},
+		{"a Delta table of another scheme", trainJob("cache+delta+http://host/t"), []string{atURI, "cache+delta+s3://bucket/table"}},
 		{"files and metadata", trainJob("cache+s3://b/t/", "CLUSTER_SIZE=2", location), []string{atEnv1, "leave METADATA_LOC out"}},
 
 		{"KEP without a schema", trainJob("", "SCHEMA_NAME=", "TABLE_NAME=t", location), []string{"spec.initializer.dataset.env: Required", "SCHEMA_NAME and TABLE_NAME"}},

@@ -134,6 +134,20 @@ func TestParse(t *testing.T) {
 				a.Source.Files.URIs[0], a.Columns = "hf://acme/books@v1?config=en&split=train", []string{"a"}
 				a.Env = []v1alpha1.StoreVariable{{Name: "HF_ENDPOINT", Value: "http://hub"}}
 			})},
+		{"a Delta table", trainJob("cache+delta+s3://bucket/events", "SNAPSHOT_ID=0"), nil,
+			folder(func(_ *Request, a *v1alpha1.ArrowCache) {
+				a.Source = &v1alpha1.Source{Delta: &v1alpha1.DeltaSource{URI: "s3://bucket/events"}}
+				a.Snapshot = &v1alpha1.Snapshot{ID: new("0")}
+			})},
+		{"a Delta table, query", trainJob("cache+delta+gs://b/t?version=2026-01-31T00:00:00Z&columns=a&filter=a%3E1"), variables(location, "SNAPSHOT_ID=7"),
+			folder(func(_ *Request, a *v1alpha1.ArrowCache) {
+				a.Source = &v1alpha1.Source{Delta: &v1alpha1.DeltaSource{URI: "gs://b/t"}}
+				a.Snapshot, a.Columns, a.Filter = &v1alpha1.Snapshot{AsOf: new("2026-01-31T00:00:00Z")}, []string{"a"}, new("a>1")
+			})},
+		{"a Delta table, the runtime's table is for others", trainJob("cache+delta+s3://b/t"), variables(location, "SNAPSHOT_ID=7"),
+			folder(func(_ *Request, a *v1alpha1.ArrowCache) {
+				a.Source = &v1alpha1.Source{Delta: &v1alpha1.DeltaSource{URI: "s3://b/t"}}
+			})},
 		{"columns with commas", trainJob(table, location, `COLUMNS=["a,b"," c ","[d]"]`), nil,
 			plain(func(_ *Request, a *v1alpha1.ArrowCache) { a.Columns = []string{"a,b", " c ", "[d]"} })},
 		{"columns with commas in the URI", trainJob(table+"?columns=%5B%22a%2Cb%22%5D", location), nil,

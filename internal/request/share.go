@@ -40,7 +40,7 @@ func canonicalRows(arrow *v1alpha1.ArrowCache) string {
 			s.AsOf = new(at.UTC().Format(time.RFC3339Nano))
 		}
 	}
-	if s := rows.Source; s != nil && s.Files.Partitions == v1alpha1.PartitionsAuto {
+	if s := rows.Source; s != nil && s.Files != nil && s.Files.Partitions == v1alpha1.PartitionsAuto {
 		s.Files.Partitions = "" // the default
 	}
 	text, err := json.Marshal(rows)

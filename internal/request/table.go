@@ -87,11 +87,20 @@ func (s *spec) table() string {
 	return ""
 }
 
-// folder parses the address of files. What names a table is refused; where the runtime sets it, it is for other TrainJobs.
+// folder parses the address of files or of a Delta table. What names another table is refused; where the runtime sets it, it is for other
+// TrainJobs.
 func (s *spec) folder() *v1alpha1.Source {
+	data, names, isDelta := "plain files", folderNames, strings.HasPrefix(s.job.uri, deltaScheme)
+	if isDelta {
+		data, names = "a Delta table", deltaNames
+	}
 	for _, name := range []string{"SCHEMA_NAME", "TABLE_NAME", "METADATA_LOC", "CATALOG_URI", "CATALOG_WAREHOUSE", "SNAPSHOT_ID", "TRUST_MANIFESTS"} {
-		if p := s.given[name]; p.own {
-			s.refuse(p, "has no effect on plain files, which the storageUri names: leave %s out", name)
+		p := s.given[name]
+		if p.own && isDelta && name == "SNAPSHOT_ID" {
+			continue // the version
+		}
+		if p.own {
+			s.refuse(p, "has no effect on %s, which the storageUri names: leave %s out", data, name)
 		}
 		delete(s.given, name)
 	}
@@ -100,7 +109,10 @@ func (s *spec) folder() *v1alpha1.Source {
 		s.errs = append(s.errs, field.Invalid(uriPath, s.job.uri, reason))
 		return nil
 	}
-	s.errs = append(s.errs, s.given.addQuery(query, folderNames)...)
+	s.errs = append(s.errs, s.given.addQuery(query, names)...)
+	if isDelta {
+		return &v1alpha1.Source{Delta: &v1alpha1.DeltaSource{URI: strings.TrimPrefix(address, "delta+")}}
+	}
 	files := &v1alpha1.FilesSource{URIs: []string{address}}
 	switch p := s.given["PARTITIONS"]; p.value {
 	case "", "auto":
@@ -190,6 +202,9 @@ func (s *spec) selection(arrow *v1alpha1.ArrowCache) {
 	arrow.Filter = &p.value
 }
 
+// versionName is the query parameter that selects a version of a Delta table.
+const versionName = "version"
+
 // snapshot parses digits as a snapshot's ID. In the URI, where a single parameter serves all forms, it may also be a timestamp or the
 // name of a branch or tag.
 func (s *spec) snapshot(p parameter) *v1alpha1.Snapshot {
@@ -203,6 +218,10 @@ func (s *spec) snapshot(p parameter) *v1alpha1.Snapshot {
 	}
 	if at, err := time.Parse(time.RFC3339, p.value); err == nil {
 		return &v1alpha1.Snapshot{AsOf: new(at.UTC().Format(time.RFC3339Nano))}
+	}
+	if p.name == versionName {
+		s.refuse(p, "must be the number of a version, or a time such as 2026-01-31T00:00:00Z")
+		return nil
 	}
 	if strings.ContainsFunc(p.value, unreadable) || !utf8.ValidString(p.value) || runes(p.value) > maxRef {
 		s.refuse(p, "must be the number of a snapshot, a time such as 2026-01-31T00:00:00Z, or a branch or tag of at most %d characters with no spaces", maxRef)

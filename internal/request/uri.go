@@ -21,13 +21,14 @@ import (
 // Our schemes of spec.initializer.dataset.storageUri. Like the Kubeflow SDK we only accept lower case.
 const (
 	tableScheme     = "cache://"
-	folderScheme    = "cache+" // followed by the address of Parquet files
+	folderScheme    = "cache+"       // followed by the address of Parquet files
+	deltaScheme     = "cache+delta+" // followed by the folder of a Delta table
 	referenceScheme = reference.Scheme
 )
 
 const (
 	tableForm     = "must be cache://<schema>/<table>, with the levels of a schema joined by dots and, where wanted, ?columns=a,b&filter=...&snapshot=..."
-	folderForm    = "must be cache+<address>, such as cache+s3://bucket/train/ or cache+gs://bucket/*/part-*.parquet, with no spaces and, where wanted, ?columns=a,b&filter=...&partitions=off; addresses begin with s3, s3a, gs, abfs, abfss, wasb, wasbs or file; a data set on a Hugging Face hub is cache+hf://owner/name[@revision][?config=...&split=...]"
+	folderForm    = "must be cache+<address>, such as cache+s3://bucket/train/ or cache+gs://bucket/*/part-*.parquet, with no spaces and, where wanted, ?columns=a,b&filter=...&partitions=off; addresses begin with s3, s3a, gs, abfs, abfss, wasb, wasbs or file; a data set on a Hugging Face hub is cache+hf://owner/name[@revision][?config=...&split=...], a Delta table cache+delta+s3://bucket/table[?version=...]"
 	referenceForm = "must be datacache://<name> or datacache://<namespace>/<name>; several are separated by commas"
 )
 
@@ -82,7 +83,7 @@ func parseQuery(raw string) (query url.Values, reason string) {
 }
 
 // folderAddress matches the address of a cache+ URI.
-var folderAddress = regexp.MustCompile(`^(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|file|hf)://.`)
+var folderAddress = regexp.MustCompile(`^(delta[+])?(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|file|hf)://.`)
 
 // parseFolderURI parses a cache+ URI, or returns the reason why it is invalid. The address is not unescaped: escapes are part of the names of
 // objects. A question mark begins the query, so it can't be in a glob.

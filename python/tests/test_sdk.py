@@ -105,11 +105,25 @@ def test_files_of_no_table(named: dict[str, str], posted: tuple[TrainerClient, l
     )
 
 
+def test_a_delta_table(posted: tuple[TrainerClient, list[dict[str, Any]]]) -> None:
+    client, bodies = posted
+    client.train(
+        runtime=RUNTIME,
+        initializer=Initializer(
+            dataset=ArrowCacheDatasetInitializer(3, source="delta+s3://bucket/events", snapshot_id=0)
+        ),
+        trainer=CustomTrainerContainer(image="trainer:1"),
+    )
+    assert _sent(bodies) == ("cache+delta+s3://bucket/events", {"CLUSTER_SIZE": "3", "SNAPSHOT_ID": "0"})
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({**_TABLE, "source": "s3://b/t/"}, ["no table", "metadata_loc", "table_name"]),
         ({"cluster_size": 3, "source": "s3://b", "snapshot_id": 7}, ["snapshot_id"]),
+        ({"cluster_size": 3, "source": "delta+s3://b", "metadata_loc": "s3://m"}, ["a Delta table", "metadata_loc"]),
+        ({"cluster_size": 3, "source": "delta+./events"}, ["'delta+./events'", "delta+s3://bucket/table"]),
         ({"cluster_size": 3, "source": "./train"}, ["'./train'", "s3://bucket/train/"]),
         ({"cluster_size": 3, "source": "s3://b/t/\n"}, ["s3://b/t/\\n", "s3://bucket/train/"]),
         ({"cluster_size": 3, "source": "s3://b", "storage_uri": "cache://a/b"}, ["source", "storage_uri"]),

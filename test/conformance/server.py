@@ -201,6 +201,7 @@ def plain_environment() -> dict[str, str]:
         "METADATA_LOC",
         "ACCESS_FILE",
         "FILES",
+        "DELTA",
         "PARTITIONS",
         "TABLE_NAME",
         "SCHEMA_NAME",

@@ -67,11 +67,23 @@ func TestDataCacheValidation(t *testing.T) {
 		}, "table must be set, unless source is"},
 		"a source of nothing": {func(dc *v1alpha1.DataCache) {
 			dc.Spec.Arrow.Table, dc.Spec.Arrow.MetadataLocation, dc.Spec.Arrow.Source = "", nil, &v1alpha1.Source{}
-		}, "spec.arrow.source.files"},
+		}, "exactly one of files and delta"},
 		"files at a snapshot": {func(dc *v1alpha1.DataCache) {
 			dc.Spec.Arrow.Table, dc.Spec.Arrow.MetadataLocation, dc.Spec.Arrow.Source = "", nil, folder("s3://b/t/")
 			dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{ID: new("7")}
 		}, "plain files have no snapshots"},
+		"a version of a Delta table": {func(dc *v1alpha1.DataCache) {
+			dc.Spec.Arrow.Table, dc.Spec.Arrow.MetadataLocation, dc.Spec.Arrow.Source = "", nil, deltaTable("s3://b/t")
+			dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{ID: new("0")}
+		}, ""},
+		"a branch of a Delta table": {func(dc *v1alpha1.DataCache) {
+			dc.Spec.Arrow.Table, dc.Spec.Arrow.MetadataLocation, dc.Spec.Arrow.Source = "", nil, deltaTable("s3://b/t")
+			dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{Ref: new("main")}
+		}, "Delta tables have no branches"},
+		"files and a Delta table": {func(dc *v1alpha1.DataCache) {
+			dc.Spec.Arrow.Table, dc.Spec.Arrow.MetadataLocation, dc.Spec.Arrow.Source = "", nil, deltaTable("s3://b/t")
+			dc.Spec.Arrow.Source.Files = folder("s3://b/t/").Files
+		}, "exactly one of files and delta"},
 		"shared": {func(dc *v1alpha1.DataCache) {
 			dc.Spec.Sharing = v1alpha1.Sharing{Weights: map[string]int32{"team-a/train": 3}, MaxJobs: 9, MaxStreamsPerJob: 64}
 		}, ""},

@@ -30,6 +30,17 @@ func folder(uri string) *v1alpha1.Source {
 	return &v1alpha1.Source{Files: &v1alpha1.FilesSource{URIs: []string{uri}}}
 }
 
+// numbersFile is a Parquet file of the rows with ids from 0 on that tables of tests have.
+func numbersFile(t *testing.T) []byte {
+	numbers := array.NewInt64Builder(arrowmemory.DefaultAllocator)
+	for i := range int64(tableRows) {
+		numbers.Append(i)
+	}
+	schema := arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}}, nil)
+	rec := array.NewRecordBatch(schema, []arrow.Array{numbers.NewArray()}, tableRows)
+	return parquettest.Write(t, rec, parquet.NewWriterProperties(), pqarrow.DefaultWriterProps())
+}
+
 // TestJobReadsFilesOfNoTable follows a TrainJob with a folder of Parquet files: its DataCache, the variables of the cache's pods, and the
 // state with a real head.
 func TestJobReadsFilesOfNoTable(t *testing.T) {
@@ -38,14 +49,7 @@ func TestJobReadsFilesOfNoTable(t *testing.T) {
 	ns := cluster.Namespace(t)
 	cluster.Kubelet.Play(ns, func(pod *corev1.Pod) kubetest.Act { return kubetest.Act{Unready: isCachePod(pod)} })
 	at := t.TempDir()
-	numbers := array.NewInt64Builder(arrowmemory.DefaultAllocator)
-	for i := range int64(tableRows) {
-		numbers.Append(i)
-	}
-	schema := arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}}, nil)
-	rec := array.NewRecordBatch(schema, []arrow.Array{numbers.NewArray()}, tableRows)
-	file := parquettest.Write(t, rec, parquet.NewWriterProperties(), pqarrow.DefaultWriterProps())
-	if err := os.WriteFile(filepath.Join(at, "0.parquet"), file, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(at, "0.parquet"), numbersFile(t), 0o600); err != nil {
 		t.Fatal(err)
 	}
 

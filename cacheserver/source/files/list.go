@@ -232,7 +232,7 @@ func refuseInside(ctx context.Context, store *objstore.Store, uri, top string) e
 
 // refused are folders that only tables of other formats have, or only while a job writes.
 var refused = map[string]string{
-	"_delta_log": "is a Delta table or a part of one: read as plain files it would have rows that were deleted or replaced: write its current rows to a folder of plain files, or give it Iceberg metadata (UniForm) and name that as a table",
+	"_delta_log": "is a Delta table or a part of one: read as plain files it would have rows that were deleted or replaced: name its folder as a Delta table: by --delta, spec.arrow.source.delta, or cache+delta+ before the address",
 	".hoodie":    "is a Hudi table or a part of one: read as plain files it would have rows that were deleted or replaced: write its current rows to a folder of plain files",
 	"_temporary": "is being written: a Spark or Hadoop job has not ended: wait for it; if it died, run it again or delete its files",
 }

@@ -29,11 +29,13 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
             source; or datacache://[<namespace>/]<name> for an existing DataCache, or several separated by commas, and
             then no other argument but ready_timeout.
         source: a folder, glob or file of Parquet files that belong to no table, such as "s3://bucket/train/", or a data
-            set on a Hugging Face hub: "hf://owner/name[@revision][?config=name&split=name]". Then
-            neither metadata_loc, catalog_uri, snapshot_id nor names of a table may be given.
+            set on a Hugging Face hub: "hf://owner/name[@revision][?config=name&split=name]", or a Delta table:
+            "delta+s3://bucket/table". Then neither metadata_loc, catalog_uri nor names of a table may be given, and
+            snapshot_id only for a Delta table.
         columns: columns to keep, in this order; None keeps all.
         filter: rows to keep, as in SQL's WHERE: "label >= 1 AND lang = 'en'".
-        snapshot_id: the table's snapshot; None uses the current one when the cache is planned.
+        snapshot_id: the table's snapshot, or a Delta table's version; None uses the current one when the cache is
+            planned.
         catalog_uri: an Iceberg REST catalog with the table, instead of metadata_loc.
         catalog_warehouse: the warehouse in that catalog.
         cache_scope: "job" (the default), or "namespace" to share one cache among TrainJobs that request the same rows.
@@ -117,15 +119,20 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         """Replaces the SDK's check, which accepts only cache:// and at least two data nodes."""
 
     def _read_files(self, storage_uri: str, table: str | None) -> None:
-        """Reads plain files."""
-        others = ("metadata_loc", "catalog_uri", "catalog_warehouse", "snapshot_id")
+        """Reads plain files or a Delta table."""
+        others = ["metadata_loc", "catalog_uri", "catalog_warehouse"]
+        data = "a Delta table"
+        if not storage_uri.startswith("cache+delta+"):
+            data = "plain files, which belong to no table"
+            others.append("snapshot_id")
         given = [name for name in others if getattr(self, name)] + ["table_name and schema_name"] * bool(table)
         if given:
-            raise ValueError(f"{storage_uri} names plain files, which belong to no table: leave {', '.join(given)} out")
-        if not re.fullmatch(r"cache\+(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|file|hf)://\S+", storage_uri):
+            raise ValueError(f"{storage_uri} names {data}: leave {', '.join(given)} out")
+        if not re.fullmatch(r"cache\+(delta\+)?(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|file|hf)://\S+", storage_uri):
             raise ValueError(
                 f"{storage_uri.removeprefix('cache+')!r} is no address of files: it must be a folder, glob or file such"
-                " as s3://bucket/train/, or a data set on a hub such as hf://owner/name?split=train"
+                " as s3://bucket/train/, a data set on a hub such as hf://owner/name?split=train, or a Delta table such"
+                " as delta+s3://bucket/table"
             )
         self.storage_uri = storage_uri
 
