@@ -311,6 +311,22 @@ func TestSharedNames(t *testing.T) {
 	}
 }
 
+// TestSharedNamesByReaders checks that TrainJobs that say different things of who reads their rows get caches of their own: one that serves anyone
+// must not be shared with a TrainJob that did not ask for that.
+func TestSharedNamesByReaders(t *testing.T) {
+	names := map[string]string{}
+	for _, readers := range []string{"", "Known", "Anyone"} {
+		request, errs := parse(trainJob(table, location, "CACHE_SCOPE=namespace", "READERS="+readers), Step{})
+		if len(errs) > 0 {
+			t.Fatal(errs)
+		}
+		if other, twice := names[request.Name]; twice {
+			t.Errorf("READERS=%s and READERS=%s share %s", readers, other, request.Name)
+		}
+		names[request.Name] = readers
+	}
+}
+
 // stored returns a cache as the API server returns it.
 func stored(t *testing.T, arrow *v1alpha1.ArrowCache) *v1alpha1.ArrowCache {
 	t.Helper()

@@ -20,10 +20,10 @@ import (
 // equivalent filters. Sizes and credentials don't matter.
 func SameRows(a, b *v1alpha1.ArrowCache) bool { return canonicalRows(a) == canonicalRows(b) }
 
-// sharedName is the name of the cache shared by the TrainJobs of a namespace that request the same rows, as SameRows compares them.
-// Sizes and credentials are those of the first TrainJob.
-func sharedName(arrow *v1alpha1.ArrowCache) string {
-	sum := sha256.Sum256([]byte(canonicalRows(arrow)))
+// sharedName is the name of the cache shared by the TrainJobs of a namespace that request the same rows, as SameRows compares them, and say the
+// same of who reads it. Sizes and credentials are those of the first TrainJob.
+func sharedName(arrow *v1alpha1.ArrowCache, readers v1alpha1.Readers) string {
+	sum := sha256.Sum256([]byte(canonicalRows(arrow) + string(readers)))
 	return "shared-" + hex.EncodeToString(sum[:8])
 }
 

@@ -58,7 +58,7 @@ func (s *spec) arrow(step Step) (*Request, field.ErrorList) {
 	if shared {
 		request.Cache.Retention.IdleTTL = &metav1.Duration{Duration: idle}
 		request.Cache.Retention.DeleteAfterIdle = &metav1.Duration{Duration: max(idle, deleteAfterIdle)}
-		request.Name = sharedName(&arrow)
+		request.Name = sharedName(&arrow, readers)
 	}
 	return request, nil
 }
