@@ -84,15 +84,13 @@ func (e *arrowEngine) Provision(ctx context.Context, dc *v1alpha1.DataCache) err
 
 // observe queries every running head; if none answers, it derives the status from the pods.
 func (e *arrowEngine) Observe(ctx context.Context, dc *v1alpha1.DataCache) (engine.Observation, error) {
-	out := engine.Observation{
-		Endpoint: fmt.Sprintf("grpc://%s.%s:%d", wellknown.ServiceName(dc.Name), dc.Namespace, wellknown.FlightPort),
-		Selector: labels.SelectorFromSet(kube.HeadSelector(dc)).String(),
-	}
+	out := engine.Observation{Selector: labels.SelectorFromSet(kube.HeadSelector(dc)).String()}
 	set, err := e.find(ctx, dc)
 	if err != nil {
 		return out, err
 	}
 	out.Access = e.accessConditions(ctx, dc, set, nil)
+	out.Endpoint = endpoint(dc, out.Access)
 	if set == nil {
 		return out, nil
 	}

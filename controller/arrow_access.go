@@ -226,16 +226,33 @@ func checksTokens(dc *v1alpha1.DataCache, readers v1alpha1.Readers) bool {
 
 // trusted returns the certificate of the cache's authority for clients, "" if they are to connect in plain text.
 func trusted(dc *v1alpha1.DataCache) string {
-	known := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionReadersKnown)
-	if known == nil || known.Reason == v1alpha1.ReasonStartedBefore {
+	if !byTLS(dc, dc.Status.Conditions) {
 		return ""
+	}
+	return dc.Status.CABundle
+}
+
+// byTLS reports whether clients are to connect by TLS to a cache with these conditions.
+func byTLS(dc *v1alpha1.DataCache, conditions []metav1.Condition) bool {
+	known := meta.FindStatusCondition(conditions, v1alpha1.ConditionReadersKnown)
+	if dc.Status.CABundle == "" || known == nil || known.Reason == v1alpha1.ReasonStartedBefore {
+		return false
 	}
 	readers := v1alpha1.ReadersKnown
 	if known.Reason == v1alpha1.ReasonAnyone {
 		readers = v1alpha1.ReadersAnyone
 	}
-	if !checksTokens(dc, readers) {
-		return ""
+	return checksTokens(dc, readers)
+}
+
+// endpoint is the address that clients connect to, by the conditions, or where there are none by those of the status.
+func endpoint(dc *v1alpha1.DataCache, conditions []metav1.Condition) string {
+	if conditions == nil {
+		conditions = dc.Status.Conditions
 	}
-	return dc.Status.CABundle
+	scheme := "grpc"
+	if byTLS(dc, conditions) {
+		scheme = "grpc+tls"
+	}
+	return fmt.Sprintf("%s://%s.%s:%d", scheme, wellknown.ServiceName(dc.Name), dc.Namespace, wellknown.FlightPort)
 }

@@ -68,7 +68,7 @@ type Options struct {
 	// StatusAddress is the host:port on which steps that wait for files ask for the state of their cache (inject.Settings.StatusURL);
 	// empty: none is served, and no caches of files are made.
 	StatusAddress string
-	// Readers says whom a cache without spec.access.readers serves; empty: anyone.
+	// Readers says whom a cache without spec.access.readers serves; empty: known readers.
 	Readers v1alpha1.Readers
 	// NoAnyone makes all caches serve known readers only.
 	NoAnyone bool
@@ -121,7 +121,7 @@ func (o *Options) complete() error {
 		o.ClusterDomain = "cluster.local"
 	}
 	if o.Readers == "" {
-		o.Readers = v1alpha1.ReadersAnyone
+		o.Readers = v1alpha1.ReadersKnown
 	}
 	if o.Workers == 0 {
 		o.Workers = 16

@@ -181,7 +181,7 @@ func (g *Guard) reader(ctx context.Context, r *rules) (*identity.Identity, error
 
 // wantsTLS is the error of a plain call to a cache of known readers.
 func (r *rules) wantsTLS() error {
-	return status.Errorf(codes.Unauthenticated, `this cache takes known readers over TLS: use kubeflow_datacache in a TrainJob, "kubectl datacache login %s", or access.readers: Anyone`, r.name())
+	return status.Errorf(codes.Unauthenticated, `this cache takes known readers over TLS: use kubeflow_datacache in a TrainJob, "kubectl datacache login %s", or access.readers: Anyone (READERS in a TrainJob)`, r.name())
 }
 
 // Stream returns why the reader of a ticket, nil for none, may not open a stream of a data node with a call.

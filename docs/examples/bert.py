@@ -166,7 +166,7 @@ def main() -> None:
     args = parser.parse_args()
     client = TrainerClient()
     job = client.train(
-        runtime="torch-distributed-with-cache",
+        runtime="torch-distributed",
         initializer=Initializer(
             dataset=ArrowCacheDatasetInitializer(
                 cluster_size=3,

@@ -4,6 +4,7 @@
 package admit
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	"sigs.k8s.io/yaml"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
@@ -52,7 +54,8 @@ func TestTheTwinIsNotMadeYet(t *testing.T) {
 	}
 }
 
-// TestAnyoneIsNotAllowed checks the error for a TrainJob that wants a cache for anyone where none may be.
+// TestAnyoneIsNotAllowed checks the error for a TrainJob that wants a cache for anyone where none may be, by itself or by our runtime of Kubeflow's
+// enhancement proposal 2655, whose clients send no token.
 func TestAnyoneIsNotAllowed(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{trainer.AddToScheme, v1alpha1.AddToScheme} {
@@ -66,16 +69,33 @@ func TestAnyoneIsNotAllowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	torch.Spec, torch.Labels = *spec, inject.TwinLabels(torch.Labels)
-	for readers, want := range map[string]string{"": "", "Known": "", "Anyone": "READERS=Anyone, of the TrainJob or of its runtime's step dataset-initializer, is not allowed by this installation of datacache (--allow-anyone=false): set READERS to Known", "Somebody": "must be Known or Anyone"} {
-		a := &Admission{Readers: []client.Reader{fake.NewClientBuilder().WithScheme(scheme).WithObjects(torch).Build()}, Settings: inject.Settings{NoAnyone: true}}
-		job := jobtest.TrainJob("cache://demo/reviews", "METADATA_LOC=s3://lake/metadata.json", "READERS="+readers)
+	text, err := os.ReadFile("../../runtimes/torch-distributed-with-cache.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shipped := &trainer.ClusterTrainingRuntime{}
+	if err := yaml.UnmarshalStrict(text, shipped); err != nil {
+		t.Fatal(err)
+	}
+	const refused = "READERS=Anyone, of the TrainJob or of its runtime's step dataset-initializer, is not allowed by this installation of datacache (--allow-anyone=false): set READERS to Known"
+	for _, tt := range []struct{ runtime, readers, want string }{
+		{torch.Name, "", ""},
+		{torch.Name, "Known", ""},
+		{torch.Name, "Anyone", refused},
+		{torch.Name, "Somebody", "must be Known or Anyone"},
+		{shipped.Name, "", refused},
+		{shipped.Name, "Known", ""},
+	} {
+		a := &Admission{Readers: []client.Reader{fake.NewClientBuilder().WithScheme(scheme).WithObjects(torch, shipped).Build()}, Settings: inject.Settings{NoAnyone: true}}
+		job := jobtest.TrainJob("cache://demo/reviews", "METADATA_LOC=s3://lake/metadata.json", "READERS="+tt.readers)
+		job.Spec.RuntimeRef.Name = tt.runtime
 		_, errs, err := a.Validate(t.Context(), request.Read(job, "team"))
-		if got := errs.ToAggregate(); err != nil || (got == nil) != (want == "") || got != nil && !strings.Contains(got.Error(), want) {
-			t.Errorf("READERS=%s: %v, %v; want %q", readers, got, err, want)
+		if got := errs.ToAggregate(); err != nil || (got == nil) != (tt.want == "") || got != nil && !strings.Contains(got.Error(), tt.want) {
+			t.Errorf("READERS=%s on %s: %v, %v; want %q", tt.readers, tt.runtime, got, err, tt.want)
 		}
 		a.Settings.NoAnyone = false
-		if _, errs, err := a.Validate(t.Context(), request.Read(job, "team")); readers == "Anyone" && (err != nil || len(errs) > 0) {
-			t.Errorf("READERS=Anyone where it is allowed: %v, %v", errs, err)
+		if _, errs, err := a.Validate(t.Context(), request.Read(job, "team")); tt.want == refused && (err != nil || len(errs) > 0) {
+			t.Errorf("READERS=%s on %s where it is allowed: %v, %v", tt.readers, tt.runtime, errs, err)
 		}
 	}
 }

@@ -185,6 +185,9 @@ func (w *walk) cache(ctx context.Context, key types.NamespacedName) (Finding, er
 	if last := dc.Status.LastFailure; last != nil && dc.Status.State != v1alpha1.StateFailed {
 		f.State += "; it failed before: " + last.Message
 	}
+	if keys := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionTokensUnverifiable); keys != nil {
+		f.State += "; it may refuse its readers, " + keys.Type + ": " + keys.Message
+	}
 	read := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionRead)
 	switch {
 	case read == nil || w.failed:

@@ -37,6 +37,10 @@ func TestStates(t *testing.T) {
 		"a data node is lost": {
 			[]client.Object{cache(v1alpha1.StateDegraded, metav1.ConditionFalse, "Reloading")}, "WAITS DataCache team/train: Degraded: Reloading: as the cache says",
 		},
+		"tokens can't be checked": {
+			[]client.Object{with(cache(v1alpha1.StateDegraded, metav1.ConditionFalse, "Reloading"), v1alpha1.ConditionTokensUnverifiable, metav1.ConditionTrue, "NoKeys", "this cluster has no keys")},
+			"WAITS DataCache team/train: Degraded: Reloading: as the cache says; it may refuse its readers, TokensUnverifiable: this cluster has no keys",
+		},
 		"a wrong endpoint": {
 			[]client.Object{saying(cache(v1alpha1.StatePlanning, metav1.ConditionFalse, "Planning"), `planning: open table s3://lake/t: dial tcp 127.0.0.1:1: connect: connection refused`)},
 			"WAITS DataCache team/train: Planning: Planning: planning: open table s3://lake/t: dial tcp 127.0.0.1:1: connect: connection refused; fix: correct the endpoint of the store",
@@ -127,8 +131,13 @@ func saying(dc *v1alpha1.DataCache, message string) *v1alpha1.DataCache {
 
 // notRead returns a copy of the cache that is not read.
 func notRead(dc *v1alpha1.DataCache, reason, message string) *v1alpha1.DataCache {
+	return with(dc, v1alpha1.ConditionRead, metav1.ConditionFalse, reason, message)
+}
+
+// with returns a copy of the cache with one more condition.
+func with(dc *v1alpha1.DataCache, kind string, status metav1.ConditionStatus, reason, message string) *v1alpha1.DataCache {
 	dc = dc.DeepCopy()
-	dc.Status.Conditions = append(dc.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionRead, Status: metav1.ConditionFalse, Reason: reason, Message: message})
+	dc.Status.Conditions = append(dc.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message})
 	return dc
 }
 

@@ -13,8 +13,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
 )
+
+// TestReadersAreKnownByDefault checks whom caches serve that don't say.
+func TestReadersAreKnownByDefault(t *testing.T) {
+	for said, want := range map[string]v1alpha1.Readers{"": v1alpha1.ReadersKnown, "Anyone": v1alpha1.ReadersAnyone} {
+		var f CacheFlags
+		f.Register(pflag.NewFlagSet("manager", pflag.ContinueOnError), func(name string) string {
+			return map[string]string{"READERS": said, "CACHE_IMAGE": "x"}[name]
+		}, "platform")
+		got, err := f.Options(t.Context(), fake.NewClientBuilder().Build())
+		if err != nil || got.Readers != want || got.NoAnyone {
+			t.Errorf("READERS=%s: %s (%v), want %s, and TrainJobs may choose others", said, got.Readers, err, want)
+		}
+	}
+}
 
 func TestCacheFlags(t *testing.T) {
 	secrets := []corev1.LocalObjectReference{{Name: "registry-key"}}

@@ -66,15 +66,16 @@ func TestKubeflowSDK(t *testing.T) {
 	type expected struct {
 		runtime string
 		nodes   int
+		scheme  string // of the endpoint: our runtime of the KEP lets anyone read, the others' caches take known readers
 	}
 	want := map[string]expected{
-		"a runtime with a cache step":           {"torch-distributed-with-cache", 2},
-		"a cache of the namespace":              {"torch-distributed-with-cache", 2},
-		"a runtime without one":                 {"torch-distributed-data-cache", 2},
-		"torchrun in each pod":                  {"torchft-with-cache", 2},
-		"no runtime, a name that the SDK chose": {"torch-distributed-data-cache", 2},
-		"the KEP's variables":                   {"torch-distributed-data-cache", 1},
-		"a generated name":                      {"torch-distributed-data-cache", 1},
+		"a runtime with a cache step":           {"torch-distributed-with-cache", 2, "grpc"},
+		"a cache of the namespace":              {"torch-distributed-with-cache", 2, "grpc"},
+		"a runtime without one":                 {"torch-distributed-data-cache", 2, "grpc+tls"},
+		"torchrun in each pod":                  {"torchft-with-cache", 2, "grpc+tls"},
+		"no runtime, a name that the SDK chose": {"torch-distributed-data-cache", 2, "grpc+tls"},
+		"the KEP's variables":                   {"torch-distributed-data-cache", 1, "grpc+tls"},
+		"a generated name":                      {"torch-distributed-data-cache", 1, "grpc+tls"},
 	}
 	if len(awaitEvent.Jobs) != len(want) || len(awaitEvent.Listed) != len(want) {
 		t.Errorf("there are %d TrainJobs, %d are listed, want %d", len(awaitEvent.Jobs), len(awaitEvent.Listed), len(want))
@@ -100,8 +101,8 @@ func TestKubeflowSDK(t *testing.T) {
 				t.Errorf("%s: its events are %q, want %s among them", form, job.Reasons, reason)
 			}
 		}
-		if job.Cache.State != "Ready" || job.Cache.Rows != tableRows || !strings.HasPrefix(job.Cache.Endpoint, "grpc://") {
-			t.Errorf("%s: its cache is %+v, want it Ready with %d rows at a grpc:// endpoint", form, job.Cache, tableRows)
+		if job.Cache.State != "Ready" || job.Cache.Rows != tableRows || !strings.HasPrefix(job.Cache.Endpoint, of.scheme+"://") {
+			t.Errorf("%s: its cache is %+v, want it Ready with %d rows at %s://", form, job.Cache, tableRows, of.scheme)
 		}
 	}
 	for _, pod := range podsWith(t, ns, 2, client.MatchingLabels{jobset.JobSetNameKey: "torchft", wellknown.LabelReplicatedJob: wellknown.NodeName}) {

@@ -78,6 +78,7 @@ var queued = map[string]string{
 // hangs has the test of each row about training that hangs or is killed.
 var hangs = map[string]string{
 	"`unable to allocate shared memory(shm)` in the log, then no batch any more":    "python/tests/test_torch_shared_memory.py test_full_shared_memory_is_an_error",
+	"`this cache takes known readers over TLS`":                                     "python/tests/test_readers.py test_plain_text_is_told_at_once",
 	"the training container is `OOMKilled`":                                         "test/controlplane/troubleshoot_test.go TestWhyTrainingFailed",
 	"`UnreachableError` for a host `<job>-cache-service-` and 8 hexadecimal digits": "python/tests/test_errors.py test_from_env_by_name",
 	"`UnreachableError` after 300 s":                                                "python/tests/test_errors.py test_a_server_that_is_gone_for_good",

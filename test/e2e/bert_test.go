@@ -80,7 +80,7 @@ func TestBERT(t *testing.T) {
 }
 
 // TestProposalsSample trains on two nodes, with two workers each, through the sample code of Kubeflow's enhancement proposal 2655, as it is
-// printed there (kubeflow/community, proposals/2655-kubeflow-data-cache, Apache-2.0).
+// printed there (kubeflow/community, proposals/2655-kubeflow-data-cache, Apache-2.0), on our runtime of the proposal.
 func TestProposalsSample(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t)
@@ -94,7 +94,8 @@ func TestProposalsSample(t *testing.T) {
 	}
 	const epochs = 3
 	j := bertJob("proposal", words.write(t), 2, epochs)
-	j.Func, j.Args = "kep_training", map[string]any{"sample": string(sample), "epochs": epochs}
+	installOurs(t, ns)
+	j.Runtime, j.Func, j.Args = withCache, "kep_training", map[string]any{"sample": string(sample), "epochs": epochs}
 	r := train(t, ns, j)
 	r.ends(t, trainer.TrainJobComplete)
 	for rank := range 2 {

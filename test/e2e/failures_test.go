@@ -53,7 +53,7 @@ func TestFailures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ns := namespace(t)
-			j := cacheJob("fails", reviews.write(t), 1, "sample_client")
+			j := cacheJob("fails", reviews.write(t), 1, "loader")
 			failure.spoil(t, ns, &j)
 			r := train(t, ns, j)
 			r.ends(t, trainer.TrainJobFailed)

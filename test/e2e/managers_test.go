@@ -30,7 +30,7 @@ func TestManagerRestartsInMidLoad(t *testing.T) {
 	ns := namespace(t)
 	metadata := reviews.write(t)
 	resume := freezeStore(t)
-	r := train(t, ns, cacheJob("loading", metadata, 1, "sample_client"))
+	r := train(t, ns, cacheJob("loading", metadata, 1, "loader"))
 	var before map[string]types.UID
 	await(t, "the cache's pods to run", func() error {
 		var err error

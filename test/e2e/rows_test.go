@@ -11,11 +11,15 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 )
 
-// TestSampleClient uses the SDK's own initializer, and two pods that only know the protocol of Kubeflow's enhancement proposal 2655.
+// TestSampleClient uses the SDK's own initializer, and two pods that only know the protocol of Kubeflow's enhancement proposal 2655: they send no
+// token, and our runtime of the proposal lets them read.
 func TestSampleClient(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t)
-	r := train(t, ns, cacheJob("sample", reviews.write(t), 2, "sample_client"))
+	installOurs(t, ns)
+	j := cacheJob("sample", reviews.write(t), 2, "sample_client")
+	j.Runtime = withCache
+	r := train(t, ns, j)
 	r.ends(t, trainer.TrainJobComplete)
 	s := r.look(t)
 	if s.Status != "Complete" {

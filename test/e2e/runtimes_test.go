@@ -18,7 +18,8 @@ import (
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
-// TestRuntimes runs the same training on every kind of runtime, and requests its cache in every way.
+// TestRuntimes runs training on every kind of runtime, and requests its cache in every way. The proposal's sample client, which sends no token,
+// reads where the runtime or the TrainJob says READERS=Anyone; elsewhere the loader does.
 func TestRuntimes(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T, string) *run{
@@ -36,10 +37,10 @@ func TestRuntimes(t *testing.T) {
 	}
 }
 
-// small returns a job with one pod of the proposal's sample client, on the stock runtime torch-distributed.
+// small returns a job with one pod that reads by the loader, on the stock runtime torch-distributed.
 func small(t *testing.T) job {
 	t.Helper()
-	return cacheJob("small", reviews.write(t), 1, "sample_client")
+	return cacheJob("small", reviews.write(t), 1, "loader")
 }
 
 const withCache = "torch-distributed-with-cache" // the name of upstream's runtime and of ours, which is installed in the test's namespace
@@ -57,8 +58,17 @@ func onUpstreams(t *testing.T, ns string) *run {
 	return train(t, ns, j)
 }
 
-// onOurs installs our runtime with that name, with the step's image set as an overlay does.
+// onOurs runs the proposal's sample client on our runtime with that name.
 func onOurs(t *testing.T, ns string) *run {
+	installOurs(t, ns)
+	j := small(t)
+	j.Runtime, j.Func = withCache, "sample_client"
+	return train(t, ns, j)
+}
+
+// installOurs installs our runtime with that name in the namespace, with the step's image set as an overlay does.
+func installOurs(t *testing.T, ns string) {
+	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "runtimes", withCache+".yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -70,9 +80,6 @@ func onOurs(t *testing.T, ns string) *run {
 	twin := appears(t, &trainer.ClusterTrainingRuntime{}, "", wellknown.TwinName("torch-distributed"))
 	stepOf(t, ours.Spec).Image = stepOf(t, twin.Spec).Image
 	cluster.Create(t, &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: withCache, Labels: ours.Labels}, Spec: ours.Spec})
-	j := small(t)
-	j.Runtime = withCache
-	return train(t, ns, j)
 }
 
 // stepOf returns the container of the runtime's step dataset-initializer.
@@ -87,7 +94,7 @@ func stepOf(t *testing.T, runtime trainer.TrainingRuntimeSpec) *corev1.Container
 	return nil
 }
 
-// byVariables names the table only with variables, as in the YAML of Kubeflow's enhancement proposal 2655.
+// byVariables names the table only with variables, as in the YAML of Kubeflow's enhancement proposal 2655, and lets its sample client read.
 func byVariables(t *testing.T, ns string) *run {
 	source, err := os.ReadFile(filepath.Join("sdk", "functions.py"))
 	if err != nil {
@@ -96,7 +103,7 @@ func byVariables(t *testing.T, ns string) *run {
 	var env []corev1.EnvVar
 	for name, value := range map[string]string{
 		"METADATA_LOC": reviews.write(t), "SCHEMA_NAME": "demo", "TABLE_NAME": "reviews", "CLUSTER_SIZE": "3",
-		"HEAD_CPU": "50m", "HEAD_MEM": "128Mi", "WORKER_CPU": "50m", "WORKER_MEM": "256Mi",
+		"HEAD_CPU": "50m", "HEAD_MEM": "128Mi", "WORKER_CPU": "50m", "WORKER_MEM": "256Mi", "READERS": "Anyone",
 	} {
 		env = append(env, corev1.EnvVar{Name: name, Value: value})
 	}

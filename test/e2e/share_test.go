@@ -24,13 +24,12 @@ import (
 )
 
 // TestSharedCache checks that one DataCache serves TrainJobs of its own namespace and of one that it allows, concurrently, and no
-// others, and that its memory is freed after the last one has ended. It takes known readers only, and no NetworkPolicy protects it: a pod of
-// another namespace is told what it lacks, and no more.
+// others, and that its memory is freed after the last one has ended. It takes known readers only, as caches do by default, and no
+// NetworkPolicy protects it: a pod of another namespace is told what it lacks, and no more.
 func TestSharedCache(t *testing.T) {
 	t.Parallel()
 	own, allowed, stranger := namespace(t), namespace(t), namespace(t)
 	dc := sharedCache(own, reviews.write(t), allowed)
-	dc.Spec.Access.Readers = v1alpha1.ReadersKnown
 	cluster.Create(t, dc)
 	cluster.Create(t, &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: "open"}, Spec: networkingv1.NetworkPolicySpec{
 		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}, Ingress: []networkingv1.NetworkPolicyIngressRule{{}},

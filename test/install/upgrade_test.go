@@ -30,6 +30,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/controller/workload"
 	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
@@ -38,7 +39,8 @@ import (
 
 // TestUpgrade checks that a cache that the previous commit created, and that is in use, survives an upgrade as described in
 // docs/install.md: the manifests are applied over the old ones, and the managers are replaced. Its pods must stay, and the new
-// manager must manage it and create others. UPGRADE_FROM selects another commit to upgrade from.
+// manager must manage it and create others. It goes on serving everybody, which is not the new manager's default. UPGRADE_FROM selects
+// another commit to upgrade from.
 func TestUpgrade(t *testing.T) {
 	before := checkout(t, cmp.Or(os.Getenv("UPGRADE_FROM"), "HEAD~1"))
 	oldProgram := filepath.Join(t.TempDir(), "manager")
@@ -50,7 +52,7 @@ func TestUpgrade(t *testing.T) {
 	if err := cluster.Install(t.Context(), rendered(t, before, overlay), at); err != nil {
 		t.Fatal(err)
 	}
-	old := start(t, oldProgram, namespace)
+	old := start(t, oldProgram, namespace, "--readers=Anyone")
 	webhooks.set(old.webhook)
 	twin(t)
 	ns := cluster.Namespace(t)
@@ -74,6 +76,13 @@ func TestUpgrade(t *testing.T) {
 	for name, uid := range podsOf(t, ns, "before") {
 		if pods[name] != uid {
 			t.Errorf("pod %s was made anew by the upgrade", name)
+		}
+	}
+	for name, want := range map[string]v1alpha1.Readers{"before": v1alpha1.ReadersAnyone, "after": v1alpha1.ReadersKnown} {
+		config := &corev1.ConfigMap{}
+		cluster.Appear(t, config, ns, name+"-cache-access")
+		if got := workload.AccessIn(config).Readers; got != want {
+			t.Errorf("cache %s serves %s, want %s", name, got, want)
 		}
 	}
 	kept := &lws.LeaderWorkerSet{}

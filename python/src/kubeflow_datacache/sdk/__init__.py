@@ -7,7 +7,7 @@ from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, cache_logs, cac
 
 client = TrainerClient()
 job = client.train(
-    runtime="torch-distributed-with-cache",
+    runtime="torch-distributed",
     initializer=Initializer(dataset=ArrowCacheDatasetInitializer(
         cluster_size=5, metadata_loc="s3://bucket/reviews/metadata/00003.metadata.json",
         schema_name="demo", table_name="reviews", columns=["content", "label"], filter="label >= 1")),

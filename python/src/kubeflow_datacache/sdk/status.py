@@ -35,7 +35,7 @@ class CacheStatus:
     bytes: int | None
     snapshot_id: int | None
     endpoint: str
-    """The address for clients, as grpc://host:port; "" until the Service exists."""
+    """The address for clients, as grpc+tls://host:port or grpc://host:port; "" until the Service exists."""
     used_by: tuple[str, ...]
     """The TrainJobs that use it now, as namespace/name."""
 
