@@ -21,6 +21,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/issuer"
 	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/controller/podstate"
 	"github.com/kubeflow/datacache/controller/workload"
@@ -117,12 +118,13 @@ func (e *arrowEngine) accessOf(ctx context.Context, dc *v1alpha1.DataCache) (acc
 	if access.Jobs, err = e.namesOf(ctx, dc); err != nil {
 		return access, err
 	}
-	keys := e.keys.Current(ctx)
-	if keys.Issuer.URL != "" {
-		access.Issuers = []workload.Issuer{keys.Issuer}
-		return access, nil
+	own := e.keys.Current(ctx).Issuer
+	if own.URL == "" { // not known yet: as an earlier leader wrote it
+		if at := slices.IndexFunc(before.Issuers, func(i workload.Issuer) bool { return i.Audience == "" }); at >= 0 {
+			own = before.Issuers[at]
+		}
 	}
-	access.Issuers = before.Issuers // of an earlier leader
+	access.Issuers, _ = issuer.All(own, dc.Spec.Access.Issuers) // accessConditions have the error
 	return access, nil
 }
 
@@ -211,7 +213,9 @@ func (e *arrowEngine) accessConditions(ctx context.Context, dc *v1alpha1.DataCac
 		}
 	}
 	conditions := []metav1.Condition{known}
-	if err := e.keys.Current(ctx).Err; err != nil && checksTokens(dc, access.Readers) {
+	keys := e.keys.Current(ctx)
+	_, wrong := issuer.All(keys.Issuer, dc.Spec.Access.Issuers)
+	if err := cmp.Or(keys.Err, wrong); err != nil && checksTokens(dc, access.Readers) {
 		conditions = append(conditions, metav1.Condition{
 			Type: v1alpha1.ConditionTokensUnverifiable, Status: metav1.ConditionTrue, Reason: "NoKeys", Message: err.Error(),
 		})

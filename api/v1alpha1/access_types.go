@@ -11,7 +11,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 type Access struct {
 	// readers says whom the cache serves. Known: only ServiceAccounts of namespaces that may use it, which prove themselves by a token over
 	// TLS; admission mounts the token into training pods. Anyone: whoever can connect. Unset: what the manager's --readers says when
-	// the cache's pods are started.
+	// the cache's pods are started, which is Known unless somebody set it.
 	// +optional
 	Readers Readers `json:"readers,omitempty"`
 
@@ -28,6 +28,47 @@ type Access struct {
 	// +kubebuilder:validation:items:MaxLength=317
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Accounts []string `json:"accounts,omitempty"`
+
+	// issuers are OpenID providers whose tokens may read too, besides those of ServiceAccounts: of people, or of another system's jobs. Who
+	// asks the provider for a token for audience and has one of values in claim is a reader.
+	// +optional
+	// +listType=map
+	// +listMapKey=url
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	Issuers []Issuer `json:"issuers,omitempty"`
+}
+
+// Issuer is an OpenID provider. All fields are required.
+type Issuer struct {
+	// url is what its tokens have as iss, such as https://sso.example.com. It must not be the cluster's own issuer.
+	// +kubebuilder:validation:Pattern=`^https?://[^/\s]+.*$`
+	// +kubebuilder:validation:MaxLength=1024
+	URL string `json:"url"`
+
+	// keys are the public keys with which its tokens are checked: the JSON Web Key Set that its jwks_uri answers, as text. They are not
+	// fetched: add a new key before the provider signs with it.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32768
+	Keys string `json:"keys"`
+
+	// audience is what a token must have as its only aud.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Audience string `json:"audience"`
+
+	// claim is the name of the claim that decides, such as groups. Its value is a text or a list of texts.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Claim string `json:"claim"`
+
+	// values are the values of the claim that may read.
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=256
+	Values []string `json:"values"`
 }
 
 // Readers says whom a cache serves.

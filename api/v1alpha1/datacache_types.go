@@ -9,7 +9,7 @@ import (
 )
 
 // DataCache keeps the data of TrainJobs near them. With the engine arrow it is one snapshot of one Iceberg table, decoded in the memory
-// of a head and some data nodes, and served over Arrow Flight at grpc://<name>-cache-service.<namespace>:50051. With the engine fluid
+// of a head and some data nodes, and served over Arrow Flight at grpc+tls://<name>-cache-service.<namespace>:50051. With the engine fluid
 // it is the files of an object store or file system, mounted into the jobs. TrainJobs name it as datacache://[<namespace>/]<name>; a
 // TrainJob that names a table (cache://<schema>/<table>) gets one of its own, or one shared in its namespace, and a TrainJob that names
 // files (fluid+s3://bucket/folder) one shared in its namespace.
@@ -55,7 +55,7 @@ type DataCacheList struct {
 // +kubebuilder:validation:XValidation:rule="has(self.fluid) == has(oldSelf.fluid)",message="the engine can't be changed: make a new DataCache"
 // +kubebuilder:validation:XValidation:rule="!has(self.fluid) || !has(self.credentials)",message="credentials must not be set with fluid: spec.fluid.encryptOptions names the keys of Secrets"
 // +kubebuilder:validation:XValidation:rule="!has(self.fluid) || !has(self.sharing) || (!has(self.sharing.weights) && !has(self.sharing.maxJobs) && !has(self.sharing.maxStreamsPerJob))",message="sharing must be unset with fluid: it is for the streams of arrow"
-// +kubebuilder:validation:XValidation:rule="!has(self.fluid) || !has(self.access) || (!has(self.access.readers) && !has(self.access.accounts))",message="access.readers and access.accounts must be unset with fluid: whoever may mount the claim reads its files"
+// +kubebuilder:validation:XValidation:rule="!has(self.fluid) || !has(self.access) || (!has(self.access.readers) && !has(self.access.accounts) && !has(self.access.issuers))",message="access.readers, access.accounts and access.issuers must be unset with fluid: whoever may mount the claim reads its files"
 // +kubebuilder:validation:XValidation:rule="!has(self.fluid) || !has(self.tls) || !has(self.tls.rows)",message="tls must be unset with fluid: it is for the connections of arrow"
 // +kubebuilder:validation:XValidation:rule="!has(self.fluid) || !has(self.access) || !has(self.access.namespaces) || !has(self.access.namespaces.from) || self.access.namespaces.from == 'Same'",message="access.namespaces must be unset with fluid: a claim can be mounted in its own namespace only"
 type DataCacheSpec struct {

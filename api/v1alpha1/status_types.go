@@ -48,8 +48,8 @@ const (
 const (
 	// ConditionReadersKnown is True while the cache serves only known readers.
 	ConditionReadersKnown = "ReadersKnown"
-	// ConditionTokensUnverifiable is True while the manager lacks keys to check tokens with. A cache for known readers then refuses
-	// every reader whose token it can't check. Other caches don't have the condition.
+	// ConditionTokensUnverifiable is True while the manager lacks keys to check tokens with, or those of access.issuers are none. A cache for
+	// known readers then refuses every reader whose token it can't check. Other caches don't have the condition.
 	ConditionTokensUnverifiable = "TokensUnverifiable"
 )
 
@@ -105,7 +105,8 @@ type DataCacheStatus struct {
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// endpoint is the address that clients connect to, such as grpc://reviews-cache-service.team-a:50051.
+	// endpoint is the address that clients connect to, such as grpc+tls://reviews-cache-service.team-a:50051; grpc:// where
+	// anyone may read.
 	// +optional
 	Endpoint string `json:"endpoint,omitempty"`
 

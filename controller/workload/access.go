@@ -26,10 +26,14 @@ type Access struct {
 	Issuers    []Issuer               `json:"issuers,omitempty"`
 }
 
-// Issuer is who signs tokens, and the JSON Web Key Set with which they are checked.
+// Issuer is who signs tokens, and the JSON Web Key Set with which they are checked. Without Audience it is the cluster; with it an OpenID provider,
+// whose tokens must have one of Values in Claim.
 type Issuer struct {
-	URL  string          `json:"url"`
-	Keys json.RawMessage `json:"keys"`
+	URL      string          `json:"url"`
+	Keys     json.RawMessage `json:"keys"`
+	Audience string          `json:"audience,omitempty"`
+	Claim    string          `json:"claim,omitempty"`
+	Values   []string        `json:"values,omitempty"`
 }
 
 const (

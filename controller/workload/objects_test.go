@@ -34,7 +34,7 @@ func TestObjects(t *testing.T) {
 	pinned.Status.Snapshot, pinned.Status.CABundle = "77", "a certificate"
 	access := Access{
 		Readers: v1alpha1.ReadersKnown, Rows: v1alpha1.RowsTLS, Audiences: []string{"of the cache"}, Jobs: map[string]string{"uid": "train-x"},
-		Namespaces: []string{"team-a", "team-b"}, Accounts: []string{"team-b/etl"}, Issuers: []Issuer{{"https://issuer", json.RawMessage(`{"keys": []}`)}},
+		Namespaces: []string{"team-a", "team-b"}, Accounts: []string{"team-b/etl"}, Issuers: []Issuer{{URL: "https://issuer", Keys: json.RawMessage(`{"keys": []}`)}},
 	}
 	for name, dc := range map[string]*v1alpha1.DataCache{"minimal": cachetest.Minimal(), "everything": cachetest.Everything(), "pinned": pinned} {
 		t.Run(name, func(t *testing.T) {

@@ -41,6 +41,9 @@ func ParseKeys(text []byte) (Keys, error) {
 	return k, nil
 }
 
+// Empty reports whether there is no key.
+func (k Keys) Empty() bool { return len(k.set.Keys) == 0 }
+
 // Has reports whether a key has the ID.
 func (k Keys) Has(id string) bool { return len(k.set.Key(id)) > 0 }
 

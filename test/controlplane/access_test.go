@@ -105,7 +105,7 @@ func TestAccess(t *testing.T) {
 	ns, other := cluster.Namespace(t), cluster.Namespace(t)
 	served(t, ns, "reviews")
 	dc := named(ns, "reviews")
-	dc.Spec.Access = v1alpha1.Access{Readers: v1alpha1.ReadersKnown, Accounts: []string{other + "/etl", other + "/batch"},
+	dc.Spec.Access = v1alpha1.Access{Accounts: []string{other + "/etl", other + "/batch"},
 		Namespaces: v1alpha1.NamespaceAccess{From: v1alpha1.AccessNames, Names: []string{other}}}
 	cluster.Create(t, dc)
 	cluster.DataCache(t, ns, "reviews", v1alpha1.StateReady)
@@ -135,7 +135,17 @@ func TestAccess(t *testing.T) {
 	before := appears(t, &lws.LeaderWorkerSet{}, ns, "reviews-cache")
 
 	change(t, dc, func(dc *v1alpha1.DataCache) {
-		dc.Spec.Access.Accounts, dc.Spec.TLS.Rows = nil, v1alpha1.RowsPlain
+		dc.Spec.Access.Issuers = []v1alpha1.Issuer{{URL: "https://sso.example.com", Keys: "none", Audience: "datacache", Claim: "groups", Values: []string{"ml"}}}
+	})
+	cluster.Become(t, dc, ns, "reviews", "with an issuer whose tokens can't be checked", func() error {
+		c := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionTokensUnverifiable)
+		if c == nil || c.Status != metav1.ConditionTrue || !strings.Contains(c.Message, "access.issuers[0].keys: want a JWKS") {
+			return fmt.Errorf("its condition is %+v", c)
+		}
+		return nil
+	})
+	change(t, dc, func(dc *v1alpha1.DataCache) {
+		dc.Spec.Access.Accounts, dc.Spec.Access.Issuers, dc.Spec.TLS.Rows = nil, nil, v1alpha1.RowsPlain
 		dc.Spec.Access.Namespaces = v1alpha1.NamespaceAccess{From: v1alpha1.AccessSelector, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": other}}}
 	})
 	access(t, dc, "as changed", func(a accessFile) error {
@@ -190,6 +200,8 @@ func TestAccessIsValidated(t *testing.T) {
 		`spec.access.readers: Unsupported value: "Everybody"`:  {Access: v1alpha1.Access{Readers: "Everybody"}},
 		`spec.access.accounts[0]: Invalid value: "etl"`:        {Access: v1alpha1.Access{Accounts: []string{"etl"}}},
 		`spec.access.accounts[1]: Duplicate value: "team/etl"`: {Access: v1alpha1.Access{Accounts: []string{"team/etl", "team/etl"}}},
+		"spec.access.issuers[0].url: Invalid value":            {Access: v1alpha1.Access{Issuers: []v1alpha1.Issuer{{URL: "sso.example.com", Keys: "{}", Audience: "a", Claim: "c", Values: []string{"v"}}}}},
+		"spec.access.issuers[0].values: Invalid value":         {Access: v1alpha1.Access{Issuers: []v1alpha1.Issuer{{URL: "https://sso", Keys: "{}", Audience: "a", Claim: "c", Values: []string{}}}}},
 		`spec.tls.rows: Unsupported value: "Encrypted"`:        {TLS: v1alpha1.TLS{Rows: "Encrypted"}},
 	} {
 		dc := named(ns, "reviews")
@@ -208,7 +220,7 @@ func TestCredentials(t *testing.T) {
 	runtimes(t)
 	ns := cluster.Namespace(t)
 	cluster.Kubelet.Play(ns, func(pod *corev1.Pod) kubetest.Act { return kubetest.Act{Unready: isCachePod(pod)} })
-	job := cacheJob(ns, "", table, append(tableEnv(), variables("READERS", "Known")...)...)
+	job := cacheJob(ns, "", table, tableEnv()...)
 	job.GenerateName = "train-"
 	cluster.Create(t, job)
 	dc := &v1alpha1.DataCache{}
@@ -379,7 +391,6 @@ func TestRunningCachesKeepWhatTheyBeganWith(t *testing.T) {
 	ns := cluster.Namespace(t)
 	cluster.Kubelet.Play(ns, func(*corev1.Pod) kubetest.Act { return kubetest.Act{Unready: true} })
 	dc := named(ns, "reviews")
-	dc.Spec.Access.Readers = v1alpha1.ReadersKnown
 	cluster.Create(t, dc)
 	saysReaders(t, dc, metav1.ConditionTrue, v1alpha1.ReasonKnown)
 	set := appears(t, &lws.LeaderWorkerSet{}, ns, "reviews-cache")

@@ -5,8 +5,12 @@ package controlplane
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -20,6 +24,8 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	ice "github.com/apache/iceberg-go"
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -98,12 +104,13 @@ func asks(t *testing.T, address string, dc *v1alpha1.DataCache, bearer string) e
 }
 
 // TestReaders runs the program with the files that the manager has made, and asks it with tokens of the API server: for this cache, for others, of
-// other namespaces; and with one of another API server with a new key, which the manager fetches when the head has seen it.
+// other namespaces; with those of an OpenID provider; and with one of another API server with a new key, which the manager fetches when the head has
+// seen it.
 func TestReaders(t *testing.T) {
 	t.Parallel()
 	ns, other := cluster.Namespace(t), cluster.Namespace(t)
-	dc := named(ns, "reviews")
-	dc.Spec.Access.Readers = v1alpha1.ReadersKnown
+	dc, sso := named(ns, "reviews"), newProvider(t)
+	dc.Spec.Access.Issuers = []v1alpha1.Issuer{sso.issuer}
 	cluster.Create(t, dc)
 	saysReaders(t, dc, metav1.ConditionTrue, v1alpha1.ReasonKnown)
 	authorityOf(t, dc)
@@ -142,6 +149,10 @@ func TestReaders(t *testing.T) {
 		"none":                       {"", codes.Unauthenticated, `takes known readers over TLS: use kubeflow_datacache in a TrainJob`},
 		"for another cache":          {token(t, cluster.Client, ns, audience+"2"), codes.Unauthenticated, "token is for reviews2, not reviews"},
 		"for two":                    {token(t, cluster.Client, ns, audience, audience+"/trainjobs/train"), codes.Unauthenticated, "it has 2 audiences, want exactly one"},
+		"of a provider":              {sso.token(t, "datacache", "sales", "ml"), codes.OK, ""},
+		"of another group there":     {sso.token(t, "datacache", "sales"), codes.PermissionDenied, "its claim groups has none of the values of access.issuers"},
+		"of a provider for others":   {sso.token(t, "wiki", "ml"), codes.Unauthenticated, `token is for audience "wiki", not "datacache"`},
+		"of an unknown provider":     {newProvider(t).token(t, "datacache", "ml"), codes.Unauthenticated, "its signature is not of key"},
 		"for the API server":         {token(t, cluster.Client, ns), codes.Unauthenticated, "token is for"},
 		"of a namespace without one": {token(t, cluster.Client, other, audience), codes.PermissionDenied, other + "/default may not read this cache: ask its owner for access.namespaces"},
 	} {
@@ -174,6 +185,41 @@ func TestReaders(t *testing.T) {
 	if err := asks(t, address, dc, token(t, cluster.Client, ns, audience)); err != nil {
 		t.Errorf("a token with the first key: %v", err)
 	}
+}
+
+// provider is an OpenID provider.
+type provider struct {
+	issuer v1alpha1.Issuer
+	key    *ecdsa.PrivateKey
+}
+
+func newProvider(t *testing.T) *provider {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &key.PublicKey, KeyID: "s1", Algorithm: "ES256"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &provider{v1alpha1.Issuer{URL: "https://sso.example.com", Keys: string(keys), Audience: "datacache", Claim: "groups", Values: []string{"ml"}}, key}
+}
+
+// token returns a token of a user in groups.
+func (p *provider) token(t *testing.T, audience string, groups ...string) string {
+	t.Helper()
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: p.key, KeyID: "s1"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := jwt.Signed(signer).Claims(map[string]any{
+		"iss": p.issuer.URL, "sub": "mia", "aud": audience, "groups": groups, "iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix(),
+	}).Serialize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
 }
 
 // logsIn checks that kubectl datacache login writes a token with which its user's namespace may read, and a certificate; and what it does not do.
