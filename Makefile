@@ -555,6 +555,10 @@ bench-take: build venv ## Print what a shuffled epoch from 1 to 250 data nodes c
 bench-turns: build venv ## Print what loads, streams, epochs and answers cost with BEFORE=BINARY, another version, and with this one, in turns (about 5 min, 4 GB of memory).
 	@PYTHONPATH=python/src:test/conformance:test/bench:hack $(PYTHON) test/bench/turns.py --server $(SERVER) --before $(BEFORE) $(BENCH)
 
+.PHONY: bench-known
+bench-known: build venv ## Print what known readers cost: new tokens, GetFlightInfo, and as root the first batch over a full round trip (about 1 min).
+	@PYTHONPATH=python/src:test/conformance:test/bench:hack $(PYTHON) test/bench/known.py --server $(SERVER)
+
 .PHONY: bench-jobs
 bench-jobs: build venv ## Print how one cache is shared among jobs, over loopback and, as root, over a full network; BENCH='--before OTHER_BINARY' compares (about 3 min).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/jobs.py --server $(SERVER) $(BENCH)
