@@ -132,6 +132,16 @@ func TestAccess(t *testing.T) {
 		t.Fatal(err)
 	}
 	authorityOf(t, dc)
+	endpoint := func(scheme string) {
+		t.Helper()
+		cluster.Become(t, dc, ns, "reviews", "at "+scheme, func() error {
+			if want := scheme + "://reviews-cache-service." + ns + ":50051"; dc.Status.Endpoint != want {
+				return fmt.Errorf("its endpoint is %s", dc.Status.Endpoint)
+			}
+			return nil
+		})
+	}
+	endpoint("grpc+tls")
 	before := appears(t, &lws.LeaderWorkerSet{}, ns, "reviews-cache")
 
 	change(t, dc, func(dc *v1alpha1.DataCache) {
@@ -158,6 +168,7 @@ func TestAccess(t *testing.T) {
 		dc.Spec.Access, dc.Spec.TLS = v1alpha1.Access{Readers: v1alpha1.ReadersAnyone}, v1alpha1.TLS{}
 	})
 	saysReaders(t, dc, metav1.ConditionFalse, v1alpha1.ReasonAnyone)
+	endpoint("grpc")
 	access(t, dc, "for anyone", func(a accessFile) error {
 		if a.Readers != "Anyone" || a.Rows != "TLS" || !slices.Equal(a.Namespaces, []string{ns}) {
 			return fmt.Errorf("it is %+v", a)
