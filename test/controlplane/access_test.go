@@ -257,9 +257,9 @@ func TestCredentials(t *testing.T) {
 	var names []string
 	for i := range 16 {
 		cache := named(ns, fmt.Sprint("c", i))
-		cache.Spec.TLS.Rows = v1alpha1.RowsTLS
-		if i > 0 {
-			cache.Spec.TLS.Rows = ""
+		cache.Spec.Access.Readers = v1alpha1.ReadersAnyone
+		if i == 0 {
+			cache.Spec.TLS.Rows = v1alpha1.RowsTLS
 		}
 		cluster.Create(t, cache)
 		names = append(names, cache.Name)
