@@ -114,7 +114,12 @@ func (h *Head) planOnce(ctx context.Context) error {
 
 // makePlan plans the table for a number of data nodes: its current version or, unless pin is nil, that of pin.
 func (h *Head) makePlan(ctx context.Context, pin json.RawMessage, nodes int) (*tablePlan, error) {
-	p, err := h.cfg.Source.Plan(ctx, pin, func(done, total int) { h.cluster.planning(done, total, time.Now()) })
+	by := &source.Planning{Progress: func(done, total int) { h.cluster.planning(done, total, time.Now()) }}
+	if !h.cfg.OneProcess {
+		by.Others = h.others
+	}
+	p, err := h.cfg.Source.Plan(ctx, pin, by)
+	h.cfg.Store.Idle() // a head needs the connections only for planning
 	if err != nil {
 		return nil, err
 	}

@@ -68,7 +68,7 @@ func (m *member) join(hello peer.Hello, now time.Time) *session {
 	if m.incarnation != "" && m.incarnation != hello.Incarnation {
 		restarts++
 	}
-	s := &session{index: hello.Index, held: hello.Held, pieces: make(chan peer.Piece), out: make(chan peer.ToNode, outboxSize), closed: make(chan struct{})}
+	s := &session{index: hello.Index, held: hello.Held, pieces: make(chan peer.Piece), planned: make(chan peer.Planned, mostGivenUp), out: make(chan peer.ToNode, outboxSize), closed: make(chan struct{})}
 	*m = member{session: s, address: hello.Address, machine: hello.Machine, incarnation: hello.Incarnation, restarts: restarts, seen: now}
 	return s
 }
@@ -99,7 +99,13 @@ type session struct {
 	reason error
 	held   *peer.Held      // what the node held when it joined; nil after it was assigned a plan
 	pieces chan peer.Piece // of what was recalled, from the receiving goroutine to the gatherer
+
+	plans   int64             // that the node was asked for; protected by the cluster's mu
+	planned chan peer.Planned // answers to them; full: nobody waits for one
 }
+
+// mostGivenUp is the number of plans that may be given up before their answers come.
+const mostGivenUp = 16
 
 // close ends the session; only the first call counts. The caller holds the cluster's mu.
 func (s *session) close(reason error) {

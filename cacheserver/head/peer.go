@@ -89,9 +89,15 @@ func (h *Head) receive(s *session, stream peer.HeadStream) error {
 		if err != nil {
 			return connectionLost(err)
 		}
-		if message.Piece != nil {
+		switch {
+		case message.Piece != nil:
 			err = s.pass(stream.Context(), *message.Piece)
-		} else {
+		case message.Planned != nil:
+			select {
+			case s.planned <- *message.Planned:
+			default:
+			}
+		default:
 			err = h.cluster.apply(s, message, time.Now())
 		}
 		if err != nil {

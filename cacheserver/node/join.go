@@ -123,7 +123,7 @@ func endOf(stream peer.NodeStream, sendErr error) error {
 func (n *Node) converse(ctx context.Context, stream peer.NodeStream, incoming <-chan peer.ToNode, ended <-chan error) error {
 	heartbeat := time.NewTicker(peer.HeartbeatEvery)
 	defer heartbeat.Stop()
-	r := reporter{stream: stream, indexed: make(chan peer.Indexed), vitals: n.vitals}
+	r := reporter{stream: stream, indexed: make(chan peer.Indexed), planned: make(chan peer.Planned), opened: &opened{}, vitals: n.vitals}
 	for {
 		var loadEnds <-chan struct{}
 		if r.of != nil && !r.concluded {
@@ -141,6 +141,10 @@ func (n *Node) converse(ctx context.Context, stream peer.NodeStream, incoming <-
 			}
 		case m := <-r.indexed:
 			if err := stream.Send(peer.ToHead{Indexed: &m}); err != nil {
+				return err
+			}
+		case m := <-r.planned:
+			if err := stream.Send(peer.ToHead{Planned: &m}); err != nil {
 				return err
 			}
 		case <-loadEnds:
@@ -181,6 +185,8 @@ func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 		}
 	case m.Recall != nil:
 		return n.sendKept(r.stream, *m.Recall)
+	case m.Plan != nil:
+		n.startPlanning(r, *m.Plan)
 	case m.Index != nil:
 		n.startIndex(r, *m.Index)
 	case m.Unindex != nil:
@@ -238,6 +244,8 @@ type reporter struct {
 	reported  int
 	concluded bool // Loaded or Failed was sent
 	indexed   chan peer.Indexed
+	planned   chan peer.Planned
+	opened    *opened // by the requests to plan files, until there is an assignment
 
 	vitals func() *peer.Vitals
 	told   time.Time // when the vitals were last sent
@@ -267,7 +275,9 @@ func (n *Node) startIndex(r *reporter, spec peer.Index) {
 	})
 }
 
-func (r *reporter) start(a *assignment) { r.of, r.reported, r.concluded = a, 0, false }
+func (r *reporter) start(a *assignment) {
+	r.of, r.reported, r.concluded, r.opened = a, 0, false, &opened{}
+}
 
 // mostReported bounds the number of splits in one message, which must be shorter than gRPC's limit of 4 MiB: a node that joins again
 // reports all its splits at once.

@@ -159,7 +159,8 @@ func (s *Store) listRemote(ctx context.Context, folder string, loc location, yie
 				continue // a placeholder, which stands for an empty folder
 			}
 			found = true
-			if !yield(Entry{URI: folder + "/" + rel, Path: rel, Size: o.size, Version: versionOf(o.tag, o.modified), Modified: o.modified}) {
+			uri := folder + "/" + rel
+			if !yield(Entry{URI: uri, Path: uri[len(folder)+1:], Size: o.size, Version: versionOf(o.tag, o.modified), Modified: o.modified}) {
 				return errEnough
 			}
 		}

@@ -117,15 +117,15 @@ func (o *object) tail(ctx context.Context, n int64) (segment, error) {
 	return seg, err
 }
 
-// open determines the object's size and tag and reads its last Config.TailBytes.
-func (o *object) open(ctx context.Context) (segment, error) {
+// open determines the object's size and tag and reads its last n bytes.
+func (o *object) open(ctx context.Context, n int64) (segment, error) {
 	if o.store.blocks == nil {
-		return o.tail(ctx, o.store.cfg.TailBytes)
+		return o.tail(ctx, n)
 	}
 	if last, err := o.tail(ctx, 1); err != nil {
 		return last, err
 	}
-	n := min(o.store.cfg.TailBytes, o.size)
+	n = min(n, o.size)
 	tail := segment{off: o.size - n, data: make([]byte, n)}
 	return tail, o.read(ctx, tail.data, tail.off)
 }

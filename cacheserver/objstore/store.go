@@ -6,6 +6,7 @@
 package objstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,7 +80,10 @@ func newStore(cfg Config, stats *counters) *Store {
 // Open opens the object or file that uri names. Of a remote object it reads the last Config.TailBytes, which yields the size and a
 // Parquet footer in one request; with an object cache it requests one byte from the object's store, for size and version, and the
 // rest from the object cache. ctx also applies to every later read of the File. The caller closes the File.
-func (s *Store) Open(ctx context.Context, uri string) (*File, error) {
+func (s *Store) Open(ctx context.Context, uri string) (*File, error) { return s.OpenTail(ctx, uri, 0) }
+
+// OpenTail is Open with another number of bytes at the end that are read; 0: Config.TailBytes.
+func (s *Store) OpenTail(ctx context.Context, uri string, tail int64) (*File, error) {
 	loc, err := parse(uri)
 	if err != nil {
 		return nil, err
@@ -92,11 +96,11 @@ func (s *Store) Open(ctx context.Context, uri string) (*File, error) {
 		return nil, s.failed(uri, 0, 0, err)
 	}
 	o := &object{store: s, bucket: b, uri: uri, key: loc.key}
-	tail, err := o.open(ctx)
+	end, err := o.open(ctx, cmp.Or(tail, s.cfg.TailBytes))
 	if err != nil {
 		return nil, err
 	}
-	return &File{ctx: ctx, uri: uri, size: o.size, modified: o.modified, object: o, near: []segment{tail}}, nil
+	return &File{ctx: ctx, uri: uri, size: o.size, modified: o.modified, object: o, near: []segment{end}}, nil
 }
 
 // ReadAll returns the whole object. Use it for small objects (metadata, manifests): one of up to Config.TailBytes takes one request.

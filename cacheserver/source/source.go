@@ -25,9 +25,8 @@ type Source interface {
 	// Request returns a value whose JSON is equal in all processes that cache the same selection, whichever version is current at the
 	// time. It contains no credentials.
 	Request() any
-	// Plan plans the current version of the dataset or, unless it is nil, that of another plan's Version.Pin. It calls progress after each
-	// file; calls are never concurrent.
-	Plan(ctx context.Context, pin json.RawMessage, progress func(done, total int)) (*Plan, error)
+	// Plan plans the current version of the dataset or, unless it is nil, that of another plan's Version.Pin. by may be nil.
+	Plan(ctx context.Context, pin json.RawMessage, by *Planning) (*Plan, error)
 	// Restore restores another process's plan, except for its schema and splits, from Plan.Version.Pin. It reads nothing.
 	Restore(pin json.RawMessage) (*Plan, error)
 	// Open opens a version that another process planned; if that is impossible, the error says what has changed. Rows are decoded in
@@ -44,6 +43,22 @@ type Dataset interface {
 	// Fetch prefetches the bytes of a split, unless they are on a local disk. It decodes nothing. ctx also applies to the reads of
 	// Batches.
 	Fetch(ctx context.Context, s Split) (Fetched, error)
+}
+
+// Planning is who makes a plan and who watches it. Each field may be nil.
+type Planning struct {
+	// Progress is called after one or more files were planned; calls are never concurrent.
+	Progress func(done, total int)
+	// Others has other processes take part: until ctx ends it calls work, in a goroutine of its own, for each that can open v. It returns
+	// when all calls have returned.
+	Others func(ctx context.Context, v Version, work func(FilePlanner))
+}
+
+// FilePlanner plans data files of one version of a dataset. A Dataset may be one.
+type FilePlanner interface {
+	// PlanFiles returns the splits of data files in order. Of files only File, FileSize, Sequence and FirstRowID are set, and Rows to those
+	// of the whole file.
+	PlanFiles(ctx context.Context, files []Split) ([]Split, error)
 }
 
 // Fetched is a split whose bytes were prefetched. It is not safe for concurrent use; the caller closes it.

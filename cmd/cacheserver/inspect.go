@@ -46,7 +46,7 @@ the memory, the cores and the connections that the cache takes, by measurements.
 			if err != nil {
 				return err
 			}
-			plan, err := src.Plan(cmd.Context(), nil, func(int, int) {})
+			plan, err := src.Plan(cmd.Context(), nil, nil)
 			if err != nil {
 				return err
 			}

@@ -142,9 +142,7 @@ func (f *tableFlags) open(env command.Env, pinned *int64) (opened, error) {
 	if err := f.source.named(); err != nil {
 		return opened{}, err
 	}
-	if len(f.source.files) > 0 {
-		f.source.requests = files.FooterReaders
-	}
+	f.source.requests = scan.FooterReaders
 	table, err := f.table(env)
 	if err != nil {
 		return opened{}, err

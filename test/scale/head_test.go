@@ -23,21 +23,52 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 
 	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/cacheserver/source/files"
+	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/source/scan"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
-// asHead is the environment variable with the configuration of a head that this program is to run as.
+// asHead is the environment variable with the configuration of a head or a data node that this program is to run as.
 const asHead = "DATACACHE_SCALE_HEAD"
 
-// config configures the head's process.
+// config configures the process of a head or a data node.
 type config struct {
 	Nodes, Splits int
 	Away          bool // the table can't be planned: only data nodes have the plan
+
+	// Endpoint is the URL of a lake, whose table, at Metadata, or Folder is cached instead of a made up one; empty: none.
+	Endpoint, Metadata, Folder string
+
+	// Join is the address of a head that the process joins as data node number Index; empty: it is a head.
+	Join  string
+	Index int
+}
+
+// Access keys of the processes at a lake.
+const headKey, nodeKey = "head", "node"
+
+// open returns what is cached.
+func (c config) open() (source.Source, *objstore.Store) {
+	s3 := objstore.S3{Endpoint: c.Endpoint, Region: "us-east-1", AccessKeyID: headKey, SecretAccessKey: "secret"}
+	requests := scan.FooterReaders
+	if c.Join != "" {
+		s3.AccessKeyID, requests = nodeKey, 0
+	}
+	store := objstore.New(objstore.Config{Concurrency: requests, S3: s3})
+	switch {
+	case c.Folder != "":
+		return &files.Source{Store: store, Location: files.Location{URIs: []string{c.Folder}}}, store
+	case c.Metadata != "":
+		return &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: c.Metadata}}, store
+	}
+	return table{c}, store
 }
 
 func TestMain(m *testing.M) {
@@ -48,7 +79,7 @@ func TestMain(m *testing.M) {
 	var c config
 	err := json.Unmarshal([]byte(text), &c)
 	if err == nil {
-		err = runHead(c)
+		err = run(c)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -65,7 +96,7 @@ type table struct{ config }
 func (t table) String() string { return "web/pages" }
 func (t table) Request() any   { return t.Splits }
 
-func (t table) Plan(_ context.Context, pin json.RawMessage, _ func(done, total int)) (*source.Plan, error) {
+func (t table) Plan(_ context.Context, pin json.RawMessage, _ *source.Planning) (*source.Plan, error) {
 	if t.Away {
 		return nil, errors.New("the store is away")
 	}
@@ -96,8 +127,8 @@ func (t table) Open(context.Context, source.Version, *source.Buffers) (source.Da
 
 func (t table) Retry(error) source.Retry { return source.Soon }
 
-// runHead runs a head until standard input ends. It prints its two addresses.
-func runHead(c config) error {
+// run runs a head, or a data node, until standard input ends. It prints its two addresses.
+func run(c config) error {
 	flight, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -106,13 +137,17 @@ func runHead(c config) error {
 	if err != nil {
 		return err
 	}
-	h, err := head.New(head.Config{
-		Nodes: c.Nodes, NodeTimeout: time.Minute, // stubs that this machine starves don't count as lost
-		Config: role.Config{
-			Flight: flight, HTTP: web, Source: table{c}, Store: objstore.New(objstore.Config{}), Secret: "secret", Budget: rows.NewBudget(256 << 20),
-			Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(), Profiles: true, Grace: time.Millisecond,
-		},
-	})
+	cached, store := c.open()
+	common := role.Config{
+		Flight: flight, HTTP: web, Source: cached, Store: store, Secret: "secret", Budget: rows.NewBudget(256 << 20),
+		Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(), Profiles: true, Grace: time.Millisecond,
+	}
+	var server interface{ Start(context.Context) error }
+	if c.Join != "" {
+		server, err = node.New(node.Config{Config: common, Index: c.Index, Head: c.Join, Advertise: flight.Addr().String()})
+	} else {
+		server, err = head.New(head.Config{Config: common, Nodes: c.Nodes, NodeTimeout: time.Minute}) // stubs that this machine starves don't count as lost
+	}
 	if err != nil {
 		return err
 	}
@@ -122,7 +157,7 @@ func runHead(c config) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
 	}()
-	return h.Start(ctx)
+	return server.Start(ctx)
 }
 
 // process is the head's process, as seen by the measuring one.

@@ -3,8 +3,8 @@
 
 // Package peer is the protocol between head and data nodes: one long-lived stream per node, with JSON messages.
 //
-// Both sides first prove that they have the cache's secret; every message then carries a MAC. The node's first message is Hello. The
-// head answers with Assign as soon as it has a plan; the node loads its part and reports progress. The node also keeps the plan's outline,
+// Both sides first prove that they have the cache's secret; every message then carries a MAC. The node's first message is Hello. While the
+// head plans many files, it asks nodes to read some of their footers (Plan). It sends Assign as soon as it has a plan; the node loads its part and reports progress. The node also keeps the plan's outline,
 // its own part and, with Keep, those of two other nodes. Whenever it joins again (after its own or the head's restart, or a broken
 // connection) it names the plan that it holds; a head that has lost the plan requests outline and parts with Recall, each from one node, and
 // can continue without the object store. Messages on the stream also show that the node is alive: see HeartbeatEvery.
@@ -18,7 +18,7 @@ import (
 )
 
 // Version is the version of this protocol; head and nodes must speak the same.
-const Version = 2
+const Version = 3
 
 // HeartbeatEvery is the interval at which a node sends Progress, even if there is none.
 const HeartbeatEvery = 500 * time.Millisecond
@@ -32,6 +32,7 @@ type ToHead struct {
 	Piece    *Piece    `json:"piece,omitempty"`
 	Leaving  *Leaving  `json:"leaving,omitempty"`
 	Indexed  *Indexed  `json:"indexed,omitempty"`
+	Planned  *Planned  `json:"planned,omitempty"`
 }
 
 // ToNode is a message from the head; exactly one field is set.
@@ -44,6 +45,7 @@ type ToNode struct {
 	Index  *Index  `json:"index,omitempty"`
 
 	Unindex *Unindex `json:"unindex,omitempty"`
+	Plan    *Plan    `json:"plan,omitempty"`
 }
 
 // Hello introduces a node. Held is nil unless the node has loaded or is loading a plan.
@@ -95,6 +97,21 @@ type Keep struct {
 type Ready struct {
 	Plan    string `json:"plan"`
 	Outline []byte `json:"outline"`
+}
+
+// Plan asks a node to plan some data files of a version: source.FilePlanner. The node answers with Planned.
+type Plan struct {
+	ID        int64           `json:"id"`
+	Pin       json.RawMessage `json:"pin"`       // source.Version
+	Selection json.RawMessage `json:"selection"` // likewise
+	Files     []byte          `json:"files"`     // encoded
+}
+
+// Planned answers Plan.
+type Planned struct {
+	ID     int64  `json:"id"`
+	Splits []byte `json:"splits,omitempty"` // encoded
+	Reason string `json:"reason,omitempty"` // why the files were not planned; empty if they were
 }
 
 // Recall requests a part of a plan that the node keeps, or its outline. The node answers with Pieces: with one that is empty if it does not

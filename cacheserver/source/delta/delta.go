@@ -96,7 +96,7 @@ func (p *Pin) replay(ctx context.Context, store *objstore.Store) (*state, error)
 }
 
 // Plan implements source.Source.
-func (s *Source) Plan(ctx context.Context, pin json.RawMessage, progress func(done, total int)) (*source.Plan, error) {
+func (s *Source) Plan(ctx context.Context, pin json.RawMessage, by *source.Planning) (*source.Plan, error) {
 	at, state, err := s.locate(ctx, pin)
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
@@ -109,7 +109,7 @@ func (s *Source) Plan(ctx context.Context, pin json.RawMessage, progress func(do
 	if err != nil {
 		return nil, fmt.Errorf("plan version %d of %s: %w", at.Version, s.URI, err)
 	}
-	splits, err := t.Plan(ctx, len(files), func(i int) *scan.File { return files[i] }, progress)
+	splits, err := t.Plan(ctx, scan.Files{N: len(files), At: func(i int) *scan.File { return files[i] }}, by)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("version %d of %s: %w: VACUUM removes the files of old versions: name a later one", at.Version, s.URI, err)
 	}

@@ -70,7 +70,7 @@ var errReplaced = errors.New("it changed since the files were listed")
 
 // Plan implements source.Source. The version is identified by the paths, sizes and versions of all files. If a file changes while the
 // footers are read, all are listed again.
-func (s *Source) Plan(ctx context.Context, pin json.RawMessage, progress func(done, total int)) (*source.Plan, error) {
+func (s *Source) Plan(ctx context.Context, pin json.RawMessage, by *source.Planning) (*source.Plan, error) {
 	if pin != nil {
 		version, err := decodePin(pin)
 		if err != nil {
@@ -78,7 +78,7 @@ func (s *Source) Plan(ctx context.Context, pin json.RawMessage, progress func(do
 		}
 		pinned := *s
 		pinned.Pinned = new(version.Snapshot())
-		return pinned.Plan(ctx, nil, progress)
+		return pinned.Plan(ctx, nil, by)
 	}
 	if err := s.Location.validate(); err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
@@ -88,7 +88,7 @@ func (s *Source) Plan(ctx context.Context, pin json.RawMessage, progress func(do
 		if err != nil {
 			return nil, fmt.Errorf("plan: %w", err)
 		}
-		p, err := s.plan(ctx, found, progress)
+		p, err := s.plan(ctx, found, by)
 		changed := errors.Is(err, errReplaced) || errors.Is(err, objstore.ErrChanged) || errors.Is(err, fs.ErrNotExist)
 		if changed && attempt == attempts {
 			return nil, fmt.Errorf("plan: files changed each of %d times that they were listed: load them again once their writer is done: %w", attempts, err)

@@ -43,23 +43,34 @@ func (s *Source) list(ctx context.Context) (*listing, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, f := range part.files {
-			if seen[f.URI] {
-				return nil, fmt.Errorf("file %s lies in two of the addresses %s, which would double its rows: name it once", f.URI, s)
-			}
-			seen[f.URI] = true
+		if len(s.Location.URIs) == 1 {
+			all = part
+		} else if again, ok := all.add(part, seen); ok {
+			return nil, fmt.Errorf("file %s lies in two of the addresses %s, which would double its rows: name it once", again, s)
 		}
-		if all.files = append(all.files, part.files...); len(all.files) > mostFiles {
+		if len(all.files) > mostFiles {
 			return nil, fmt.Errorf("%s has more than %d files: at most that many are read: write fewer, larger ones", s, mostFiles)
 		}
-		all.roots = append(all.roots, part.roots...)
-		all.hidden += part.hidden
-		all.others += part.others
 	}
 	if s.Log != nil {
 		s.Log.Info("listed files", "files", len(all.files), "left out: hidden", all.hidden, "left out: no .parquet", all.others)
 	}
 	return all, nil
+}
+
+// add appends the files of another address. seen has the URIs of all files before; if one of them comes again, add returns it.
+func (l *listing) add(part *listing, seen map[string]bool) (again string, ok bool) {
+	for _, f := range part.files {
+		if seen[f.URI] {
+			return f.URI, true
+		}
+		seen[f.URI] = true
+	}
+	l.files = append(l.files, part.files...)
+	l.roots = append(l.roots, part.roots...)
+	l.hidden += part.hidden
+	l.others += part.others
+	return "", false
 }
 
 // listAddress lists the data files at an address, which may be that of a data set on a hub: then they are those of one commit.

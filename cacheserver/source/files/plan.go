@@ -19,10 +19,6 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/scan"
 )
 
-// FooterReaders is the number of footers that are read concurrently, if the Store has as many requests at a time: folders have more and
-// smaller files than tables.
-const FooterReaders = 128
-
 // planner plans one listing.
 type planner struct {
 	source *Source
@@ -39,13 +35,12 @@ type planner struct {
 
 // plan plans the files of a listing. It reads the footers once if all files have the columns of the first one, otherwise twice: the
 // columns of the table are known only after the first time.
-func (s *Source) plan(ctx context.Context, found *listing, progress func(done, total int)) (*source.Plan, error) {
+func (s *Source) plan(ctx context.Context, found *listing, by *source.Planning) (*source.Plan, error) {
 	pin := newPin(s.Location, found.roots, found.files)
 	if s.Pinned != nil && *s.Pinned != pin.Snapshot() {
 		return nil, fmt.Errorf("plan: %s: files were added, removed or overwritten since this cache was planned: it holds version %d, now there is version %d with %d files: make a new cache", s, *s.Pinned, pin.Snapshot(), pin.Files)
 	}
 	p := &planner{source: s, files: found.files, table: newTable(s.Store, pin), shapes: map[string]*shape{}}
-	p.table.Readers = FooterReaders
 	first, err := p.table.Footer(ctx, p.files[0].URI, -1)
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
@@ -64,7 +59,7 @@ func (s *Source) plan(ctx context.Context, found *listing, progress func(done, t
 		if wrong = p.choose(partitions); wrong != nil {
 			p.table.Fields, p.table.Filter, p.table.Compared = nil, nil, nil
 		}
-		if splits, err = p.table.Plan(ctx, len(p.files), p.file, progress); err != nil {
+		if splits, err = p.table.Plan(ctx, scan.Files{N: len(p.files), At: p.file}, by); err != nil {
 			return nil, err
 		}
 	}
@@ -128,6 +123,7 @@ func (p *planner) file(i int) *scan.File {
 	if err != nil { // can't happen: partitionFields has read all folder names
 		return &scan.File{Split: source.Split{File: p.files[i].URI, FileSize: -1}, Rows: -1, Columns: func(*parquet.Footer) (*scan.Columns, error) { return nil, err }}
 	}
+	f.Split.Version = p.files[i].Version
 	columns := f.Columns
 	f.Columns = func(footer *parquet.Footer) (*scan.Columns, error) {
 		if err := p.check(i, footer); err != nil {

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	ice "github.com/apache/iceberg-go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/column"
@@ -73,16 +74,15 @@ func (t *Table) Audit(ctx context.Context, progress func(done, total int)) (*Aud
 	if err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	slices.SortFunc(files, func(a, b *dataFile) int { return strings.Compare(a.file.FilePath(), b.file.FilePath()) })
+	slices.SortFunc(files, func(a, b *fileAudit) int { return strings.Compare(a.data.path, b.data.path) })
 	a.Files = make([]AuditedFile, len(files))
 	var mu sync.Mutex
 	done := 0
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	differences := make([][]Difference, len(files))
-	for i, d := range files {
+	for i, f := range files {
 		group.Go(func() error {
-			f := &fileAudit{table: t, data: d, found: AuditedFile{File: d.file.FilePath()}}
 			if err := f.read(ctx); err != nil {
 				if ctx.Err() != nil {
 					return context.Cause(ctx)
@@ -107,7 +107,8 @@ func (t *Table) Audit(ctx context.Context, progress func(done, total int)) (*Aud
 // fileAudit compares one data file with its rows.
 type fileAudit struct {
 	table       *Table
-	data        *dataFile
+	file        ice.DataFile // with what its manifest states
+	data        foundFile
 	footer      *parquet.Footer
 	fields      []column.Path // that the file has and that filters can compare
 	names       []string      // of fields
@@ -123,9 +124,9 @@ func (f *fileAudit) add(d Difference) {
 // read decodes the file.
 func (f *fileAudit) read(ctx context.Context) (err error) {
 	defer parquet.RecoverError(&err)
-	d := f.data.file
-	if err := f.data.supported(); err != nil {
-		return err
+	d := f.file
+	if f.data.problem != nil {
+		return f.data.problem
 	}
 	file, err := f.table.Store.Open(ctx, d.FilePath())
 	if err != nil {
@@ -138,7 +139,7 @@ func (f *fileAudit) read(ctx context.Context) (err error) {
 	if f.footer, err = parquet.ReadFooter(ctx, file, f.table.Names); err != nil {
 		return err
 	}
-	columns, err := f.table.columnsOf(f.footer, f.data)
+	columns, err := f.table.columnsOf(f.footer, f.data.dataFile)
 	if err != nil {
 		return err
 	}
@@ -210,14 +211,14 @@ func (f *fileAudit) compare(by string, at int, seen predicate.Observed, stated p
 
 // conclude compares the whole file with its manifest.
 func (f *fileAudit) conclude(all []predicate.Observed) error {
-	d := f.data.file
+	d := f.file
 	if d.Count() != f.found.Rows {
 		f.add(Difference{By: "manifest", What: "rows", Says: fmt.Sprint(d.Count()), Has: fmt.Sprint(f.found.Rows), Hides: true})
 	}
-	stated, partition := metricsOf(d), f.table.partition(f.data)
+	stated := metricsOf(d)
 	for i, p := range f.fields {
 		f.compare("manifest", i, all[i], stated(p.Field))
-		if from, ok := partition[p.Field.ID]; ok {
+		if from, ok := f.data.partition.value(p.Field.ID); ok {
 			if err := f.comparePartition(i, from, all[i]); err != nil {
 				return err
 			}

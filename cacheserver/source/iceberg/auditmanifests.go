@@ -15,7 +15,7 @@ import (
 )
 
 // auditManifests compares the summary with the manifests and the manifest list with each of them. It returns the live data files.
-func (t *Table) auditManifests(ctx context.Context, a *Audit) ([]*dataFile, error) {
+func (t *Table) auditManifests(ctx context.Context, a *Audit) ([]*fileAudit, error) {
 	snapshot, err := t.scan.ResolveSnapshot()
 	if err != nil || snapshot == nil {
 		return nil, err
@@ -25,7 +25,7 @@ func (t *Table) auditManifests(ctx context.Context, a *Audit) ([]*dataFile, erro
 	if err != nil {
 		return nil, fmt.Errorf("manifest list %s: %w: restore it or roll the table back", snapshot.ManifestList, err)
 	}
-	var data []*dataFile
+	var data []*fileAudit
 	found := map[counter]int64{}
 	for _, m := range list {
 		e, err := files.auditManifest(m, a)
@@ -36,7 +36,7 @@ func (t *Table) auditManifests(ctx context.Context, a *Audit) ([]*dataFile, erro
 			d := entry.DataFile()
 			countFile(found, d)
 			if d.ContentType() == ice.EntryContentData {
-				data = append(data, &dataFile{file: d, sequence: entry.SequenceNum()})
+				data = append(data, &fileAudit{table: t, file: d, data: newDataFile(d, entry.SequenceNum(), t.identity, nil, nil), found: AuditedFile{File: d.FilePath()}})
 			}
 		}
 	}
@@ -72,7 +72,7 @@ func countFile(found map[counter]int64, d ice.DataFile) {
 // auditManifest returns the live entries of a manifest, and compares all of them with the manifest list.
 func (f fileIO) auditManifest(m ice.ManifestFile, a *Audit) (live []ice.ManifestEntry, err error) {
 	defer parquet.RecoverError(&err)
-	data, found, err := f.readManifest(m)
+	data, found, err := f.readManifest(m, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ func (t *Table) columnsOf(f *parquet.Footer, d *dataFile) (*scan.Columns, error)
 			return nil, fmt.Errorf("data file %s: %scompare its rows: %w", f.URI, d.comparing(id), err)
 		}
 	}
-	missing := sources{partition: t.partition(d), defaults: t.defaults}.value
+	missing := sources{partition: d.partition, defaults: t.defaults}.value
 	if c.Projection, err = parquet.NewProjection(f, fields, missing); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, t.readable(func(field column.Field) error {
 			_, err := parquet.NewProjection(f, []column.Field{field}, missing)
@@ -58,8 +58,8 @@ func (t *Table) comparedFields(d *dataFile) []int {
 	for _, f := range t.Filter.Fields() {
 		ids = append(ids, f.ID)
 	}
-	if d != nil {
-		for _, del := range d.equality {
+	if d.deletes != nil {
+		for _, del := range d.deletes.equality {
 			ids = append(ids, del.EqualityFieldIDs()...)
 		}
 	}

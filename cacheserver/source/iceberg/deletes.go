@@ -59,7 +59,7 @@ func newDeleteReader(t *Table) *deleteReader {
 	}
 }
 
-// deletes returns what deletes rows of a data file.
+// deletes returns what deletes rows of a data file that has delete files.
 func (t *deleteReader) deletes(ctx context.Context, d *dataFile, c *scan.Columns) (deletes scan.Deletes, err error) {
 	if deletes.Keep, err = t.keeps(ctx, d); err != nil {
 		return deletes, err
@@ -80,15 +80,15 @@ func (t *deleteReader) deletes(ctx context.Context, d *dataFile, c *scan.Columns
 
 // keeps returns the bitmap of the rows that a data file's positional deletes and deletion vectors keep; nil if it has none of these.
 func (t *deleteReader) keeps(ctx context.Context, d *dataFile) (bitmap, error) {
-	if len(d.position)+len(d.vectors) == 0 {
+	if len(d.deletes.position)+len(d.deletes.vectors) == 0 {
 		return nil, nil
 	}
-	if d.file.Count() > maxFileRows {
-		return nil, fmt.Errorf("data file %s, which has row-level deletes, has %w", d.file.FilePath(), overBound(d.file.Count(), maxFileRows, "rows"))
+	if d.rows > maxFileRows {
+		return nil, fmt.Errorf("data file %s, which has row-level deletes, has %w", d.path, overBound(d.rows, maxFileRows, "rows"))
 	}
-	key := fmt.Sprintf("%d %s", d.sequence, d.file.FilePath())
+	key := fmt.Sprintf("%d %s", d.sequence, d.path)
 	return t.kept.Get(ctx, key, func(ctx context.Context) (bitmap, error) {
-		if len(d.vectors) > 0 {
+		if len(d.deletes.vectors) > 0 {
 			return t.readVector(ctx, d)
 		}
 		return t.readPositions(ctx, d)
@@ -98,33 +98,33 @@ func (t *deleteReader) keeps(ctx context.Context, d *dataFile) (bitmap, error) {
 // readVector reads the deletion vector of a data file; the planner ensures that there is at most one.
 func (t *deleteReader) readVector(ctx context.Context, d *dataFile) (_ bitmap, err error) {
 	defer parquet.RecoverError(&err)
-	if len(d.vectors) != 1 {
-		return nil, fmt.Errorf("data file %s has %d deletion vectors, one is allowed: repair the table", d.file.FilePath(), len(d.vectors))
+	if len(d.deletes.vectors) != 1 {
+		return nil, fmt.Errorf("data file %s has %d deletion vectors, one is allowed: repair the table", d.path, len(d.deletes.vectors))
 	}
-	v := d.vectors[0]
+	v := d.deletes.vectors[0]
 	bits, err := dv.ReadDV(fileIO{ctx: ctx, store: t.Store}, v)
 	if err != nil {
-		return nil, fmt.Errorf("deletion vector %s of data file %s: %w", v.FilePath(), d.file.FilePath(), err)
+		return nil, fmt.Errorf("deletion vector %s of data file %s: %w", v.FilePath(), d.path, err)
 	}
-	return bits.KeepMaskBytes(d.file.Count()), nil
+	return bits.KeepMaskBytes(d.rows), nil
 }
 
 func (t *deleteReader) readPositions(ctx context.Context, d *dataFile) (bitmap, error) {
-	rows := d.file.Count()
+	rows := d.rows
 	keep := make(bitmap, bitutil.BytesForBits(rows))
 	for i := range keep {
 		keep[i] = 0xff
 	}
-	for _, file := range d.position {
+	for _, file := range d.deletes.position {
 		at, err := t.positions.Get(ctx, file.FilePath(), func(ctx context.Context) (positions, error) {
 			return t.readPositionFile(ctx, file)
 		})
 		if err != nil {
 			return nil, err
 		}
-		for _, pos := range at[d.file.FilePath()] {
+		for _, pos := range at[d.path] {
 			if pos < 0 {
-				return nil, fmt.Errorf("delete file %s: position %d of %s is negative: the file is corrupt", file.FilePath(), pos, d.file.FilePath())
+				return nil, fmt.Errorf("delete file %s: position %d of %s is negative: the file is corrupt", file.FilePath(), pos, d.path)
 			}
 			if pos < rows {
 				bitutil.ClearBit(keep, int(pos))

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
-	"github.com/kubeflow/datacache/cacheserver/source/scan"
 )
 
 // live describes the live entries of a manifest: those that are not marked as deleted.
@@ -25,8 +24,8 @@ type live struct {
 	empty          []ice.DataFile // files that have no rows, according to the manifest
 }
 
-// liveEntries decodes all entries of a manifest and checks the live ones.
-func liveEntries(m ice.ManifestFile, held memFile) (found live, err error) {
+// liveEntries decodes all entries of a manifest, checks the live ones, and calls visit, unless it is nil, with each of these.
+func liveEntries(m ice.ManifestFile, held memFile, visit func(ice.ManifestEntry)) (found live, err error) {
 	defer parquet.RecoverError(&err)
 	found = live{oldest: math.MaxInt64, newest: math.MinInt64}
 	for entry, err := range m.Entries(held, false) {
@@ -46,6 +45,9 @@ func liveEntries(m ice.ManifestFile, held memFile) (found live, err error) {
 		found.oldest, found.newest = min(found.oldest, entry.SequenceNum()), max(found.newest, entry.SequenceNum())
 		if d.FileFormat() == ice.ParquetFile && d.Count() == 0 {
 			found.empty = append(found.empty, d)
+		}
+		if visit != nil {
+			visit(entry)
 		}
 	}
 	if m.ManifestContent() == ice.ManifestContentData && found.oldest < m.MinSequenceNum() {
@@ -97,10 +99,10 @@ func roleOf(d ice.DataFile) string {
 
 // comparing names the delete file of d that compares a field, for messages.
 func (d *dataFile) comparing(id int) string {
-	if d == nil {
+	if d.deletes == nil {
 		return ""
 	}
-	for _, del := range d.equality {
+	for _, del := range d.deletes.equality {
 		if slices.Contains(del.EqualityFieldIDs(), id) {
 			return fmt.Sprintf("delete file %s: equality_ids: ", del.FilePath())
 		}
@@ -118,7 +120,7 @@ func (f fileIO) checkSkipped(list []ice.ManifestFile) error {
 		}
 	}
 	var group errgroup.Group
-	group.SetLimit(scan.FooterReaders)
+	group.SetLimit(matchReaders)
 	for _, m := range list {
 		none := !m.HasAddedFiles() && !m.HasExistingFiles()
 		old := m.ManifestContent() == ice.ManifestContentDeletes && m.SequenceNum() < oldest
@@ -126,7 +128,7 @@ func (f fileIO) checkSkipped(list []ice.ManifestFile) error {
 			continue
 		}
 		group.Go(func() error {
-			_, found, err := f.readManifest(m)
+			_, found, err := f.readManifest(m, nil)
 			switch {
 			case err != nil:
 			case none && found.count > 0:

@@ -38,7 +38,7 @@ type equalDeletes struct {
 func (t *deleteReader) equalDeletes(ctx context.Context, d *dataFile, c *scan.Columns) ([]*equalDeletes, error) {
 	var out []*equalDeletes
 	byFields := map[string]*equalDeletes{}
-	for _, file := range d.equality {
+	for _, file := range d.deletes.equality {
 		ids := slices.Clone(file.EqualityFieldIDs())
 		slices.Sort(ids)
 		e := byFields[fmt.Sprint(ids)]

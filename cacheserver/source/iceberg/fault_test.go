@@ -186,8 +186,8 @@ func TestBadDeleteFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			splits := planOf(t, tbl)
-			d := plan.byName[fileName{splits[0].File, splits[0].Sequence}]
-			deletes := append(d.position, d.vectors...)
+			d, _ := plan.find(splits[0].Sequence, splits[0].File)
+			deletes := append(d.deletes.position, d.deletes.vectors...)
 			data := readFile(t, deletes[0].FilePath())
 			writeFile(t, deletes[0].FilePath(), data[:len(data)-20])
 			_, err = readSplit(t, tbl, splits[0])

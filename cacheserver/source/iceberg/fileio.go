@@ -75,7 +75,16 @@ func (f fileIO) openManifest(m ice.ManifestFile) (iceio.File, error) {
 	if _, ok := m.(pruned); ok {
 		return emptyManifest(m)
 	}
-	data, found, err := f.readManifest(m)
+	data, err := f.checkedManifest(m, nil)
+	if err != nil {
+		return nil, err
+	}
+	return memFile{Reader: bytes.NewReader(data), uri: m.FilePath()}, nil
+}
+
+// checkedManifest is readManifest for planning: it also checks in their footers that files without rows have none.
+func (f fileIO) checkedManifest(m ice.ManifestFile, visit func(ice.ManifestEntry)) ([]byte, error) {
+	data, found, err := f.readManifest(m, visit)
 	if err != nil {
 		return nil, fmt.Errorf("manifest %s: %w: restore it or roll the table back", m.FilePath(), err)
 	}
@@ -84,7 +93,7 @@ func (f fileIO) openManifest(m ice.ManifestFile) (iceio.File, error) {
 			return nil, err
 		}
 	}
-	return memFile{Reader: bytes.NewReader(data), uri: m.FilePath()}, nil
+	return data, nil
 }
 
 // pruned is a manifest whose files the filter excludes.
@@ -103,8 +112,9 @@ func emptyManifest(m ice.ManifestFile) (iceio.File, error) {
 	return memFile{Reader: bytes.NewReader(out.Bytes()), uri: m.FilePath()}, nil
 }
 
-// readManifest reads a manifest and checks all its entries, and what the manifest list counts.
-func (f fileIO) readManifest(m ice.ManifestFile) (data []byte, found live, err error) {
+// readManifest reads a manifest and checks all its entries, and what the manifest list counts. It calls visit, unless it is nil, with each
+// live entry; if there is an error, the caller must discard what it got.
+func (f fileIO) readManifest(m ice.ManifestFile, visit func(ice.ManifestEntry)) (data []byte, found live, err error) {
 	if data, err = readWhole(f.ctx, f.store, m.FilePath(), maxManifest); err != nil {
 		return nil, live{}, err
 	}
@@ -115,7 +125,7 @@ func (f fileIO) readManifest(m ice.ManifestFile) (data []byte, found live, err e
 	if data, err = spellOut(data); err != nil {
 		return nil, live{}, err
 	}
-	found, err = liveEntries(m, memFile{Reader: bytes.NewReader(data), uri: m.FilePath()})
+	found, err = liveEntries(m, memFile{Reader: bytes.NewReader(data), uri: m.FilePath()}, visit)
 	found.size = size
 	if err == nil && !f.trusted {
 		err = checkManifest(m, found)

@@ -39,6 +39,7 @@ type Table struct {
 	trusted     bool        // whether totals and counts are left unchecked (Selection.TrustManifests)
 	properties  ice.Properties
 	defaults    defaults
+	identity    identityFields
 	plan        *scan.Lazy[*filePlan]
 	manifests   atomic.Pointer[map[string]ice.ManifestFile] // manifests of the snapshot, set by planning
 	deleted     *deleteReader
@@ -150,6 +151,7 @@ func (t *Table) load(ctx context.Context, metadata string) (err error) {
 	}
 	t.table = table.New(table.Identifier{metadata}, parsed, metadata, t.io, nil)
 	t.properties, t.Names = t.table.Properties(), namesOf(t.table.Metadata().NameMapping())
+	t.identity = identityFieldsOf(t.table.Metadata().PartitionSpecs())
 	return nil
 }
 

@@ -18,13 +18,13 @@ import (
 
 // sources holds the values of columns that a file lacks, by field id.
 type sources struct {
-	partition map[int]any // values of the file's identity partition fields; used before defaults
-	defaults  defaults    // initial defaults of the schema
+	partition partition // used before defaults
+	defaults  defaults  // initial defaults of the schema
 }
 
 // value returns the value of a field that a file lacks; nil is null.
 func (s sources) value(f column.Field) (*column.Value, error) {
-	from, ok := s.partition[f.ID]
+	from, ok := s.partition.value(f.ID)
 	if !ok {
 		return s.defaults.value(f)
 	}
@@ -35,38 +35,57 @@ func (s sources) value(f column.Field) (*column.Value, error) {
 	return &v, err
 }
 
-// partition returns the values of d's identity partition fields by the id of their source field (Iceberg spec, column projection):
-// files added to a table may lack these columns. A null partition value counts as a value.
-func (t *Table) partition(d *dataFile) map[int]any {
-	if d.file == nil {
-		return nil
-	}
-	spec := t.table.Metadata().PartitionSpecByID(int(d.file.SpecID()))
-	if spec == nil {
-		return nil
-	}
-	values, sources := d.file.Partition(), map[int]any{}
-	for _, pf := range spec.Fields() {
-		if _, ok := pf.Transform.(ice.IdentityTransform); !ok || len(pf.SourceIDs) != 1 {
-			continue
-		}
-		if v, ok := values[pf.FieldID]; ok {
-			sources[pf.SourceIDs[0]] = v
-		}
-	}
-	return sources
-}
+// identityField is an identity partition field: files added to a table may lack its source column (Iceberg spec, column projection).
+type identityField struct{ id, source int }
 
-// partitioned reports whether a file may lack a column whose value its partition has.
-func (t *Table) partitioned() bool {
-	for _, spec := range t.table.Metadata().PartitionSpecs() {
+// identityFields are the identity partition fields of a table, by the id of the partition spec. Specs without any are left out.
+type identityFields map[int32][]identityField
+
+func identityFieldsOf(specs []ice.PartitionSpec) identityFields {
+	fields := identityFields{}
+	for _, spec := range specs {
 		for _, pf := range spec.Fields() {
-			if _, ok := pf.Transform.(ice.IdentityTransform); ok {
-				return true
+			if _, ok := pf.Transform.(ice.IdentityTransform); ok && len(pf.SourceIDs) == 1 {
+				id := int32(spec.ID())
+				fields[id] = append(fields[id], identityField{pf.FieldID, pf.SourceIDs[0]})
 			}
 		}
 	}
-	return false
+	return fields
+}
+
+// partition has the values of a file's identity partition fields.
+type partition []sourceValue
+
+// sourceValue is the value of a field in all rows of a file; nil is null.
+type sourceValue struct {
+	field int // its id
+	value any
+}
+
+// value returns the value of a field; false if it is not an identity partition field. A null partition value counts as a value.
+func (p partition) value(field int) (any, bool) {
+	for _, v := range p {
+		if v.field == field {
+			return v.value, true
+		}
+	}
+	return nil, false
+}
+
+// partition returns the values of a file's identity partition fields.
+func (i identityFields) partition(file ice.DataFile) (p partition) {
+	fields := i[file.SpecID()]
+	if len(fields) == 0 {
+		return nil
+	}
+	values := file.Partition()
+	for _, f := range fields {
+		if v, ok := values[f.id]; ok {
+			p = append(p, sourceValue{f.source, v})
+		}
+	}
+	return p
 }
 
 // partitionValue converts the value of an identity partition field, as iceberg-go reads it from a manifest, to type t of the source

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	ice "github.com/apache/iceberg-go"
-	"github.com/apache/iceberg-go/table"
 
 	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/predicate"
@@ -22,49 +21,71 @@ import (
 	"github.com/kubeflow/datacache/internal/tracing"
 )
 
-// dataFile is a planned data file and the delete files that apply to it.
+// dataFile is a planned data file. A table may have a million, so it has only what reading them needs.
 type dataFile struct {
-	file     ice.DataFile
-	sequence int64
-	// firstRowID is the row id of the first row; nil if rows have none.
-	firstRowID *int64
-	position   []ice.DataFile // positional delete files
-	equality   []ice.DataFile
-	vectors    []ice.DataFile // deletion vectors
+	path       string
+	size, rows int64 // of the file, according to its manifest
+	sequence   int64
+	firstRowID *int64 // row id of the first row; nil if rows have none
+	// partition has the values of the identity partition fields.
+	partition partition
+	deletes   *fileDeletes // that apply to it; nil: none
 	// stated are the bounds of the filter's columns in the manifest, by field id; nil in a plan that is not for loading.
 	stated map[int]predicate.Bounds
 }
 
-// clean reports whether no deletes apply.
-func (d *dataFile) clean() bool {
-	return len(d.position) == 0 && len(d.equality) == 0 && len(d.vectors) == 0
+// fileDeletes are the delete files that apply to a data file.
+type fileDeletes struct {
+	position []ice.DataFile
+	equality []ice.DataFile
+	vectors  []ice.DataFile // deletion vectors
 }
 
 // filePlan lists the data files of the snapshot that may contain selected rows, in the order of their splits.
-type filePlan struct {
-	files  []*dataFile
-	byName map[fileName]*dataFile
+type filePlan struct{ files []*dataFile }
+
+// find returns the data file with a sequence number and a path.
+func (p *filePlan) find(sequence int64, path string) (*dataFile, bool) {
+	i, ok := slices.BinarySearchFunc(p.files, &dataFile{sequence: sequence, path: path}, (*dataFile).compare)
+	if !ok {
+		return nil, false
+	}
+	return p.files[i], true
 }
 
-// fileName identifies a data file.
-type fileName struct {
-	path     string
-	sequence int64
+// compare orders data files as their splits.
+func (d *dataFile) compare(other *dataFile) int {
+	return cmp.Or(cmp.Compare(d.sequence, other.sequence), strings.Compare(d.path, other.path))
 }
 
 // Plan returns the table's splits in order: by data sequence number, then by path, then by row group. The order depends only on the
 // table's snapshot, the columns' file statistics and the filter. Row groups that the footer's statistics exclude are omitted.
 //
-// Plan reads the footer of every planned file, 16 at a time, and calls progress, if it is not nil, after each; calls are never
-// concurrent.
+// Plan reads the footer of every planned file, and calls progress, if it is not nil, after each; calls are never concurrent.
 func (t *Table) Plan(ctx context.Context, progress func(done, total int)) ([]source.Split, error) {
+	return t.planBy(ctx, source.Version{}, &source.Planning{Progress: progress})
+}
+
+// planBy is Plan with other processes, which open version v. They take no part if only manifests say what they need: values of identity
+// partitions and delete files.
+func (t *Table) planBy(ctx context.Context, v source.Version, by *source.Planning) ([]source.Split, error) {
 	plan, err := traced(ctx, "manifests", func(ctx context.Context) (*filePlan, error) { return t.files(ctx, nil) })
 	if err != nil {
 		return nil, err
 	}
-	return traced(ctx, "footers", func(ctx context.Context) ([]source.Split, error) {
-		return t.Table.Plan(ctx, len(plan.files), func(i int) *scan.File { return t.scanned(plan.files[i]) }, progress)
-	})
+	files := scan.Files{N: len(plan.files), At: func(i int) *scan.File { return t.scanned(plan.files[i]) }}
+	if len(t.identity) == 0 && !slices.ContainsFunc(plan.files, func(d *dataFile) bool { return d.deletes != nil }) {
+		files.Version = &v
+	}
+	return traced(ctx, "footers", func(ctx context.Context) ([]source.Split, error) { return t.Table.Plan(ctx, files, by) })
+}
+
+// PlanFiles implements source.FilePlanner, for files without deletes of a table without identity partitions.
+func (t *Table) PlanFiles(ctx context.Context, files []source.Split) ([]source.Split, error) {
+	return t.Table.Plan(ctx, scan.Files{N: len(files), At: func(i int) *scan.File {
+		f := files[i]
+		return t.scanned(&dataFile{path: f.File, size: f.FileSize, rows: f.Rows, sequence: f.Sequence, firstRowID: f.FirstRowID})
+	}}, nil)
 }
 
 // traced calls a step of planning in a span.
@@ -78,100 +99,56 @@ func traced[T any](ctx context.Context, name string, step func(context.Context) 
 // files returns the data files of the snapshot; the first call reads the manifests, and keeps the bounds that they state of some fields.
 func (t *Table) files(ctx context.Context, stated []column.Field) (*filePlan, error) {
 	return t.plan.Get(ctx, func(ctx context.Context) (*filePlan, error) {
-		tasks, err := t.tasks(ctx)
+		found, err := findFiles(ctx, t, stated)
 		if err != nil {
 			return nil, fmt.Errorf("plan: read the snapshot's manifests: %w", err)
 		}
-		return newFilePlan(tasks, stated)
+		return newFilePlan(found)
 	})
 }
 
-// tasks has iceberg-go read the snapshot's manifests and match data files with their deletes.
-func (t *Table) tasks(ctx context.Context) (_ []table.FileScanTask, err error) {
-	defer parquet.RecoverError(&err)
-	snapshot, err := t.scan.ResolveSnapshot()
-	if err != nil || snapshot == nil {
-		return nil, err
-	}
-	files := fileIO{ctx: ctx, store: t.Store, trusted: t.trusted}
-	list, err := snapshot.Manifests(listIO{files})
-	if err != nil {
-		return nil, fmt.Errorf("manifest list %s: %w: restore it or roll the table back", snapshot.ManifestList, err)
-	}
-	manifests := make(map[string]ice.ManifestFile, len(list))
-	for _, m := range list {
-		if c := m.ManifestContent(); c != ice.ManifestContentData && c != ice.ManifestContentDeletes {
-			return nil, fmt.Errorf("manifest list %s: manifest %s: content is %d, neither data (0) nor deletes (1): restore the list or roll the table back", snapshot.ManifestList, m.FilePath(), c)
-		}
-		if _, again := manifests[m.FilePath()]; again {
-			return nil, fmt.Errorf("manifest list %s names manifest %s twice, which would double its rows: roll the table back to a snapshot with a good list, or rewrite its manifests", snapshot.ManifestList, m.FilePath())
-		}
-		manifests[m.FilePath()] = m
-	}
-	if err := t.checkTotals(files, snapshot, list); err != nil {
-		return nil, err
-	}
-	if err := files.checkSkipped(list); err != nil {
-		return nil, err
-	}
-	prune, err := t.newPruner()
-	if err != nil {
-		return nil, fmt.Errorf("project the filter on the partitions: %w", err)
-	}
-	for uri, m := range manifests {
-		if !prune.manifest(m) {
-			manifests[uri] = pruned{m}
-		}
-	}
-	t.manifests.Store(&manifests)
-	tasks, err := t.scan.PlanFiles(ctx)
-	return slices.DeleteFunc(tasks, func(task table.FileScanTask) bool {
-		return task.Start != 0 || !prune.file(task.File) // iceberg-go cuts long files, which are in the plan once
-	}), err
-}
-
-func newFilePlan(tasks []table.FileScanTask, stated []column.Field) (*filePlan, error) {
-	p := &filePlan{byName: map[fileName]*dataFile{}}
-	paths := make(map[string]bool, len(tasks))
+// newFilePlan sorts data files, and checks that they are supported and different.
+func newFilePlan(found []foundFile) (*filePlan, error) {
+	p := &filePlan{files: make([]*dataFile, len(found))}
+	paths := make(map[string]bool, len(found))
 	var problems []error
-	for _, task := range tasks {
-		d := newDataFile(task)
-		d.stated = statedBounds(task.File, stated)
-		err := d.supported()
-		if paths[d.file.FilePath()] {
-			err = fmt.Errorf("the manifests list data file %s twice, which would double its rows: roll the table back to a snapshot that has it once, or delete its rows and add it again", d.file.FilePath())
+	for i, f := range found {
+		err := f.problem
+		if paths[f.path] {
+			err = fmt.Errorf("the manifests list data file %s twice, which would double its rows: roll the table back to a snapshot that has it once, or delete its rows and add it again", f.path)
 		}
 		if err != nil && len(problems) < mostListed {
 			problems = append(problems, err)
 		}
-		paths[d.file.FilePath()] = true
-		p.files = append(p.files, d)
-		p.byName[fileName{d.file.FilePath(), d.sequence}] = d
+		paths[f.path] = true
+		p.files[i] = f.dataFile
 	}
-	slices.SortStableFunc(p.files, func(a, b *dataFile) int {
-		return cmp.Or(cmp.Compare(a.sequence, b.sequence), strings.Compare(a.file.FilePath(), b.file.FilePath()))
-	})
+	slices.SortStableFunc(p.files, (*dataFile).compare)
 	return p, errors.Join(problems...)
 }
 
-func newDataFile(task table.FileScanTask) *dataFile {
-	d := &dataFile{
-		firstRowID: task.FirstRowID,
-
-		file:     ice.DataFileWithoutColumnStats(task.File), // statistics are only for pruning, which is done
-		position: task.DeleteFiles,
-		equality: task.EqualityDeleteFiles,
-		vectors:  task.DeletionVectorFiles,
-	}
-	if task.DataSequenceNumber != nil {
-		d.sequence = *task.DataSequenceNumber
-	}
-	return d
+// foundFile is a data file that a manifest lists, and why it can't be read.
+type foundFile struct {
+	*dataFile
+	problem error
 }
 
-// supported returns an error that names a file of d whose format is not supported.
-func (d *dataFile) supported() error {
-	for _, f := range slices.Concat([]ice.DataFile{d.file}, d.position, d.equality) {
+// newDataFile returns a data file with the delete files that apply to it, and the bounds of some fields.
+func newDataFile(file ice.DataFile, sequence int64, identity identityFields, deletes *fileDeletes, stated []column.Field) foundFile {
+	d := &dataFile{
+		path: file.FilePath(), size: file.FileSizeBytes(), rows: file.Count(), sequence: sequence, firstRowID: file.FirstRowID(),
+		partition: identity.partition(file), deletes: deletes, stated: statedBounds(file, stated),
+	}
+	files := []ice.DataFile{file}
+	if deletes != nil {
+		files = slices.Concat(files, deletes.position, deletes.equality)
+	}
+	return foundFile{d, supported(files)}
+}
+
+// supported returns an error that names a file whose format is not supported.
+func supported(files []ice.DataFile) error {
+	for _, f := range files {
 		if f.FileFormat() != ice.ParquetFile {
 			return fmt.Errorf("file %s is %s: only Parquet is supported: rewrite the table's files as Parquet", f.FilePath(), f.FileFormat())
 		}
@@ -186,14 +163,14 @@ func (d *dataFile) supported() error {
 // manifests say, so that a node that has only such splits need not read them.
 func (t *Table) file(ctx context.Context, s source.Split) (*scan.File, error) {
 	d := &dataFile{sequence: s.Sequence, firstRowID: s.FirstRowID}
-	if s.Exact && t.Filter == nil && !t.partitioned() {
+	if s.Exact && t.Filter == nil && len(t.identity) == 0 {
 		return &scan.File{Columns: func(f *parquet.Footer) (*scan.Columns, error) { return t.columnsOf(f, d) }}, nil
 	}
 	plan, err := t.files(ctx, t.Compared)
 	if err != nil {
 		return nil, err
 	}
-	d, ok := plan.byName[fileName{s.File, s.Sequence}]
+	d, ok := plan.find(s.Sequence, s.File)
 	if !ok {
 		return nil, fmt.Errorf("data file %s: it is not in the plan of %s: the split is of another table, snapshot or filter", s.File, t.pin.MetadataLocation)
 	}
@@ -203,13 +180,11 @@ func (t *Table) file(ctx context.Context, s source.Split) (*scan.File, error) {
 // scanned describes a planned data file.
 func (t *Table) scanned(d *dataFile) *scan.File {
 	f := &scan.File{
-		Split: source.Split{
-			File: d.file.FilePath(), FileSize: d.file.FileSizeBytes(), Sequence: d.sequence, FirstRowID: d.firstRowID, Exact: d.clean() && t.Filter == nil,
-		},
-		Rows: d.file.Count(), Stated: d.stated,
+		Split: source.Split{File: d.path, FileSize: d.size, Sequence: d.sequence, FirstRowID: d.firstRowID, Exact: d.deletes == nil && t.Filter == nil},
+		Rows:  d.rows, Stated: d.stated,
 		Columns: func(f *parquet.Footer) (*scan.Columns, error) { return t.columnsOf(f, d) },
 	}
-	if !d.clean() {
+	if d.deletes != nil {
 		f.Deletes = func(ctx context.Context, c *scan.Columns) (scan.Deletes, error) { return t.deleted.deletes(ctx, d, c) }
 	}
 	return f

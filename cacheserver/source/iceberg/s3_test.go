@@ -98,7 +98,7 @@ func TestDeleteFilesAreReadOnce(t *testing.T) {
 	}
 	deletes := map[string]int{}
 	for _, d := range plan.files {
-		for _, f := range d.position {
+		for _, f := range d.deletes.position {
 			deletes[f.FilePath()] = 0
 		}
 	}

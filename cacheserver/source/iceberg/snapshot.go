@@ -33,7 +33,7 @@ func scanOf(t *table.Table, sel Selection, options ...table.ScanOption) (*table.
 		}
 		options = append(options, table.WithSnapshotAsOf(sel.AsOf.UnixMilli()))
 	}
-	scan := t.Scan(options...)
+	scan := t.Scan(append(options, table.WithMaxConcurrency(matchReaders))...)
 	if sel.Ref == "" {
 		return scan, nil
 	}

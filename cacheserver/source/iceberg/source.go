@@ -41,7 +41,7 @@ func (s *Source) Request() any {
 }
 
 // Plan implements source.Source.
-func (s *Source) Plan(ctx context.Context, pin json.RawMessage, progress func(done, total int)) (*source.Plan, error) {
+func (s *Source) Plan(ctx context.Context, pin json.RawMessage, by *source.Planning) (*source.Plan, error) {
 	table, err := traced(ctx, "metadata", func(ctx context.Context) (*Table, error) {
 		if pin != nil {
 			return s.openPinned(ctx, pin, s.selection())
@@ -51,16 +51,13 @@ func (s *Source) Plan(ctx context.Context, pin json.RawMessage, progress func(do
 	if err != nil {
 		return nil, err
 	}
-	splits, err := table.Plan(ctx, progress)
-	if err != nil {
-		return nil, err
-	}
 	p, err := s.plan(table.Pin())
 	if err != nil {
 		return nil, err
 	}
-	p.Schema, p.Splits = table.Schema(), splits
-	return p, nil
+	p.Schema = table.Schema()
+	p.Splits, err = table.planBy(ctx, p.Version, by)
+	return p, err
 }
 
 // selection is the Selection to plan.

@@ -47,7 +47,7 @@ func (t *Table) checkTotals(f fileIO, snapshot *table.Snapshot, manifests []ice.
 	for _, m := range manifests {
 		n, known := expected(m)
 		if !known {
-			_, found, err := f.readManifest(m)
+			_, found, err := f.readManifest(m, nil)
 			if err != nil {
 				return fmt.Errorf("manifest %s: %w: restore it or roll the table back", m.FilePath(), err)
 			}

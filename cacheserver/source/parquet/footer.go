@@ -35,6 +35,9 @@ type Footer struct {
 	leaves  int
 }
 
+// Length is the number of bytes that the footer takes at the end of the file.
+func (f *Footer) Length() int64 { return int64(f.meta.Size()) + 8 }
+
 // Cost is the approximate memory of a parsed footer.
 func (f *Footer) Cost() int64 { return int64(f.meta.Size())*8 + 4096 }
 

@@ -61,12 +61,13 @@ func (f *Fetched) prefetch(ctx context.Context) (err error) {
 	if now := f.bytes.Version(); s.Version != "" && now != "" && now != s.Version {
 		return fmt.Errorf("data file %s: it changed since the table was planned: its version was %s and is %s now: table files must not be rewritten in place: restore it or start the cache anew", s.File, s.Version, now)
 	}
-	f.footer, err = f.table.footer(ctx, s.File, func(ctx context.Context) (*parquet.Footer, error) {
+	footer, err := f.table.footers.Get(ctx, s.File, func(ctx context.Context) (*parquet.Footer, error) {
 		return f.table.read(ctx, f.bytes)
 	})
 	if err != nil {
 		return err
 	}
+	f.footer = f.table.named(footer)
 	if s.RowGroup < 0 || s.RowGroup >= f.footer.Groups() || s.First < 0 || s.Rows < 0 || s.End() > f.footer.Rows(s.RowGroup) {
 		return fmt.Errorf("data file %s row group %d: its footer has no such row group with rows %d to %d: the file was replaced: restore it or start the cache anew", s.File, s.RowGroup, s.First, s.End())
 	}

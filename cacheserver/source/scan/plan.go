@@ -4,50 +4,63 @@
 package scan
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
-	"sync"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
 
-// FooterReaders is the number of footers that Plan reads concurrently, unless Table.Readers says otherwise.
-const FooterReaders = 16
+const (
+	// FooterReaders is the number of footers that Plan reads concurrently, as far as footerMemory allows and the Store has as many requests
+	// at a time.
+	FooterReaders = 512
+	// footerMemory bounds the memory for reading and parsing footers.
+	footerMemory = 64 << 20
 
-// Plan returns the splits of n data files in order: by file, then by row group. Row groups that the footer's statistics exclude are
-// omitted. It reads the footer of every file and calls progress, if it is not nil, after each; calls are never concurrent.
-func (t *Table) Plan(ctx context.Context, n int, file func(i int) *File, progress func(done, total int)) ([]source.Split, error) {
-	if progress == nil {
-		progress = func(int, int) {}
+	leastTail, mostTail = 8 << 10, 1 << 20
+)
+
+// tail is the number of bytes at the end of a file that are read for its footer: somewhat more than the longest footer so far, or the Store's
+// default. A longer footer takes another request.
+func (t *Table) tail() int64 {
+	longest := t.longest.Load()
+	if longest == 0 {
+		return 0
 	}
-	var mu sync.Mutex
-	done := 0
-	perFile := make([][]source.Split, n)
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(cmp.Or(t.Readers, FooterReaders))
-	for i := range n {
-		group.Go(func() error {
-			splits, err := t.splits(ctx, file(i))
-			if err != nil {
-				return err
-			}
-			perFile[i] = splits
-			mu.Lock()
-			defer mu.Unlock()
-			done++
-			progress(done, n)
-			return nil
-		})
+	return min(max(longest+longest/4, leastTail), mostTail)
+}
+
+// footerCost is about the memory for reading and parsing a footer.
+func (t *Table) footerCost() int64 {
+	const parsed = 8 // times the length
+	return min(t.tail()+t.longest.Load()*parsed, footerMemory)
+}
+
+// sawFooter records the length of a footer.
+func (t *Table) sawFooter(length int64) {
+	for longest := t.longest.Load(); length > longest && !t.longest.CompareAndSwap(longest, length); {
+		longest = t.longest.Load()
 	}
-	if err := group.Wait(); err != nil {
+}
+
+// Files are data files to plan.
+type Files struct {
+	N  int
+	At func(i int) *File
+	// Version is what another process opens to plan some of them; nil: none can.
+	Version *source.Version
+}
+
+// Plan returns the splits of data files in order: by file, then by row group. Row groups that the footer's statistics exclude are omitted. It
+// reads the footer of every file. Other processes may read some, if there are many; if one of them fails, the files are planned here.
+func (t *Table) Plan(ctx context.Context, files Files, by *source.Planning) ([]source.Split, error) {
+	p := newPlanner(t, files, by)
+	if err := p.plan(ctx); err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}
-	return slices.Concat(perFile...), nil
+	return slices.Concat(p.splits...), nil
 }
 
 // splits returns the splits of one data file.
@@ -76,7 +89,10 @@ func (t *Table) splits(ctx context.Context, file *File) (_ []source.Split, err e
 			return nil, err
 		}
 		s := of
-		s.File, s.FileSize, s.Version, s.RowGroup, s.Rows, s.Bytes = f.URI, f.Size, f.Version, g, f.Rows(g), columns.Projection.Weight(g, len(t.Fields))
+		if f.Version != s.Version { // equal strings take the memory of one
+			s.Version = f.Version
+		}
+		s.File, s.FileSize, s.RowGroup, s.Rows, s.Bytes = f.URI, f.Size, g, f.Rows(g), columns.Projection.Weight(g, len(t.Fields))
 		s.Start, s.Length = f.Extent(g)
 		splits = append(splits, s)
 	}

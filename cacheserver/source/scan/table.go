@@ -13,6 +13,7 @@ package scan
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -37,7 +38,6 @@ type Table struct {
 	Fields   []column.Field    // that are served
 	Served   *arrow.Schema     // of Fields
 	Filter   *predicate.Filter // nil: all rows
-	Readers  int               // of footers at the same time, for Plan; 0: FooterReaders
 	Compared []column.Field    // that the filter compares, and that files have statistics of
 	Mem      memory.Allocator  // for decoding
 	// File returns the description of a split's data file.
@@ -45,6 +45,7 @@ type Table struct {
 
 	all     []column.Field // from which Choose chose Fields
 	footers *Cache[*parquet.Footer]
+	longest atomic.Int64 // length of the longest footer so far
 }
 
 var _ source.Dataset = (*Table)(nil)
@@ -88,29 +89,30 @@ type Deletes struct {
 // Schema is the schema of the served rows, which is exactly that of every batch. It must not be modified.
 func (t *Table) Schema() *arrow.Schema { return t.Served }
 
-// Footer returns the footer of a data file, which must have the given size; any if it is negative. If the footer is cached, the file is
-// not read.
+// Footer reads the footer of a data file, which must have the given size; any if it is negative.
 func (t *Table) Footer(ctx context.Context, uri string, size int64) (*parquet.Footer, error) {
-	return t.footer(ctx, uri, func(ctx context.Context) (*parquet.Footer, error) {
-		f, err := t.Store.Open(ctx, uri)
-		if err != nil {
-			return nil, fmt.Errorf("data file: %w", err)
-		}
-		defer func() { _ = f.Close() }() // opened for reading: closing can't lose data
-		if size >= 0 && f.Size() != size {
-			return nil, fmt.Errorf("data file %s: it has %d bytes, the table's metadata says %d: it was truncated or replaced: restore it or roll the table back", uri, f.Size(), size)
-		}
-		return t.read(ctx, f)
-	})
+	f, err := t.Store.OpenTail(ctx, uri, t.tail())
+	if err != nil {
+		return nil, fmt.Errorf("data file: %w", err)
+	}
+	defer func() { _ = f.Close() }() // opened for reading: closing can't lose data
+	if size >= 0 && f.Size() != size {
+		return nil, fmt.Errorf("data file %s: it has %d bytes, the table's metadata says %d: it was truncated or replaced: restore it or roll the table back", uri, f.Size(), size)
+	}
+	footer, err := t.read(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	t.sawFooter(footer.Length())
+	return t.named(footer), nil
 }
 
-// footer returns the footer of a data file from the cache; read reads it.
-func (t *Table) footer(ctx context.Context, uri string, read func(context.Context) (*parquet.Footer, error)) (*parquet.Footer, error) {
-	f, err := t.footers.Get(ctx, uri, read)
-	if err == nil && t.ByName {
-		f = f.Named(t.Names)
+// named returns a footer with the field ids of the table's name mapping, if these count.
+func (t *Table) named(f *parquet.Footer) *parquet.Footer {
+	if t.ByName {
+		return f.Named(t.Names)
 	}
-	return f, err
+	return f
 }
 
 func (t *Table) read(ctx context.Context, f *objstore.File) (*parquet.Footer, error) {

@@ -12,8 +12,9 @@ type mutant struct {
 
 var list = []mutant{
 	{
-		"the error of a file that is planned is dropped", "cacheserver/source/scan/plan.go",
-		"			splits, err := t.splits(ctx, file(i))\n			if err != nil {\n				return err\n			}\n", "			splits, _ := t.splits(ctx, file(i))\n",
+		"the error of a file that is planned is dropped", "cacheserver/source/scan/planner.go",
+		"			if perFile[i], err = p.table.splits(ctx, p.files.At(chunk*chunkFiles+i)); err != nil {\n				return err\n			}\n",
+		"			perFile[i], _ = p.table.splits(ctx, p.files.At(chunk*chunkFiles+i))\n",
 	},
 	{
 		"a share has one row too many", "cacheserver/head/answer.go",
@@ -66,7 +67,7 @@ var list = []mutant{
 	},
 	{
 		"position deletes are skipped", "cacheserver/source/iceberg/deletes.go",
-		"if len(d.position)+len(d.vectors) == 0 {", "if len(d.vectors) == 0 {",
+		"if len(d.deletes.position)+len(d.deletes.vectors) == 0 {", "if len(d.deletes.vectors) == 0 {",
 	},
 	{
 		"an equality delete file is skipped", "cacheserver/source/iceberg/equality.go",
@@ -98,7 +99,7 @@ var list = []mutant{
 	},
 	{
 		"files are ordered by name alone", "cacheserver/source/iceberg/plan.go",
-		"cmp.Or(cmp.Compare(a.sequence, b.sequence), strings.Compare(", "cmp.Or(strings.Compare(",
+		"cmp.Or(cmp.Compare(d.sequence, other.sequence), strings.Compare(", "cmp.Or(strings.Compare(",
 	},
 	{
 		"rows of two chunks are read as if they were of one", "cacheserver/rows/gather.go",
@@ -106,7 +107,7 @@ var list = []mutant{
 	},
 	{
 		"a node that joins again reports nothing", "cacheserver/node/join.go",
-		"func (r *reporter) start(a *assignment) { r.of, r.reported, r.concluded = a, 0, false }",
-		"func (r *reporter) start(a *assignment) { r.of, r.reported, r.concluded = a, 0, a != nil && a.loaded() != nil }",
+		"r.of, r.reported, r.concluded, r.opened = a, 0, false, &opened{}",
+		"r.of, r.reported, r.concluded, r.opened = a, 0, a != nil && a.loaded() != nil, &opened{}",
 	},
 }
