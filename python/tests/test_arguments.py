@@ -33,9 +33,9 @@ REFUSED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda _: DataCache("grpc://a:1", retry_seconds=-2), ValueError, r"retry_seconds = -2: want at least 0"),
     (lambda _: DataCache("grpc://a:1", retry_seconds=float("nan")), ValueError, r"retry_seconds = nan: want"),
     (lambda c: c.loader(global_batch_size=8).load_state_dict("x"), TypeError, r"state = 'x': want what state_dict"),
-    (lambda c: c.permutation().select("id"), TypeError, r"columns = 'id': want a list of names, as \['id'\]"),
-    (lambda c: c.permutation().filter(3), TypeError, r"filter = 3: want a condition"),
-    (lambda c: c.permutation().split(0.9), TypeError, r"split = 0.9: want Split"),
+    (lambda c: c.table().select("id"), TypeError, r"columns = 'id': want a list of names, as \['id'\]"),
+    (lambda c: c.table().filter(3), TypeError, r"filter = 3: want a condition"),
+    (lambda c: c.table().split(0.9), TypeError, r"split = 0.9: want Split"),
     (lambda _: Split(of=1.0, start=0, stop=1), TypeError, r"of = 1.0: want a whole number"),  # pyright: ignore[reportArgumentType]
     (lambda _: Split(of=2, start="0", stop=1), TypeError, r"start = '0': want a whole number"),  # pyright: ignore[reportArgumentType]
     (lambda _: Split(of=2, start=0, stop=3), ValueError, r"stop = 3: want"),
@@ -95,7 +95,7 @@ def test_a_filter_that_the_cache_does_not_take(real: Cache) -> None:
         DataCache(real.endpoint, retry_seconds=20) as cache,
         pytest.raises(RefusedError, match="unexpected character '~'"),
     ):
-        cache.permutation().filter("x ~ 1")
+        cache.table().filter("x ~ 1")
 
 
 @pytest.mark.parametrize("transport", ["h2", "grpc"])

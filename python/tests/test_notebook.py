@@ -43,7 +43,7 @@ def test_looking_at_a_batch_and_a_loader(cache: DataCache) -> None:
     counted: Any = cache.loader(global_batch_size=8, transform=lambda rows: [0] * len(rows), world=ALONE)
     assert "<th>data</th><td>list</td>" in next(iter(counted))._repr_html_()
     table: Any = cache.table(columns=["id"])
-    assert repr(table).endswith(", 100 rows)")
+    assert repr(table).endswith(", rows: 100, columns: id)")
     assert "<th>rows</th><td>100</td></tr><tr><th>columns</th><td>id</td>" in table._repr_html_()
 
 

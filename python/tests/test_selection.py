@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Selections: rows by filter and split, in loaders, tables, permutations and mixtures."""
+"""Selections: rows by filter and split, in loaders, tables and mixtures."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 from order import Epoch as Oracle
-from peer import Peer, Selected, Table, rows_of
+from peer import Peer, Selected, rows_of
+from peer import Table as Served
 from torch.utils.data import DataLoader
 
-from kubeflow_datacache import DataCache, Permutation, Selection, Split, StateError, World, mix
+from kubeflow_datacache import DataCache, Selection, Split, StateError, Table, World, mix
 from kubeflow_datacache.torch import StreamingDataset
 
 EVEN = "id % 2 = 0"
@@ -32,7 +33,7 @@ SPLITS = [None, TRAIN, replace(TRAIN, shuffle=False), replace(TRAIN, start=8, st
 def rows_selected(filter: str | None, split: Split | None) -> list[int]:
     """The rows of a table of 100 that a selection leaves, by the peer's arithmetic."""
     fields = {"filter": filter, "split": None if split is None else split.request()}
-    return list(Selected.of({k: v for k, v in fields.items() if v is not None}, Table(100, [])).rows)
+    return list(Selected.of({k: v for k, v in fields.items() if v is not None}, Served(100, [])).rows)
 
 
 @pytest.mark.parametrize("split", SPLITS, ids=str)
@@ -121,9 +122,9 @@ def test_a_mixture_of_selections(cache: DataCache, peer: Peer) -> None:
     assert sum(batch.num_rows for batch in loader) == 40, "the next epoch, on other nodes"
 
 
-def test_a_permutation_is_the_order_that_was_asked_for(cache: DataCache, rng: random.Random) -> None:
+def test_a_table_in_the_order_that_was_asked_for(cache: DataCache, rng: random.Random) -> None:
     want = rows_selected(EVEN, TRAIN)
-    whole = cache.permutation()
+    whole = cache.table()
     assert len(whole) == 100
     part = whole.filter(EVEN).split(TRAIN)
     assert part.__getitems__(slice(None)) == rows_of(want)
@@ -147,25 +148,25 @@ def test_a_permutation_is_the_order_that_was_asked_for(cache: DataCache, rng: ra
         part.order([40])
 
 
-def test_a_saved_permutation(cache: DataCache, peer: Peer, tmp_path: Path) -> None:
-    made: dict[str, Permutation] = {
-        "shuffled": cache.permutation().filter(EVEN).split(TRAIN).shuffle(7).select(["id"]),
-        "ordered": cache.select(filter=EVEN).permutation().order([3, 1, 1]).shuffle(2),
-        "plain": cache.permutation(),
+def test_a_saved_table(cache: DataCache, peer: Peer, tmp_path: Path) -> None:
+    made: dict[str, Table] = {
+        "shuffled": cache.table().filter(EVEN).split(TRAIN).shuffle(7).select(["id"]),
+        "ordered": cache.select(filter=EVEN).table().order([3, 1, 1]).shuffle(2),
+        "plain": cache.table(),
     }
     for name, own in made.items():
         own.save(tmp_path / name)
-        again = Permutation.load(tmp_path / name, cache)
+        again = Table.load(tmp_path / name, cache)
         assert again[:] == own[:], name
-    assert Permutation.load(tmp_path / "plain", cache, transform=lambda rows: rows.num_rows)[[1, 2]] == 2
+    assert Table.load(tmp_path / "plain", cache, transform=lambda rows: rows.num_rows)[[1, 2]] == 2
     peer.table.fingerprint = "f-2"
     with pytest.raises(StateError, match=r"fingerprint = 'f-1', but the cache at grpc://.* has 'f-2'"):
-        Permutation.load(tmp_path / "plain", DataCache(peer.endpoint))
+        Table.load(tmp_path / "plain", DataCache(peer.endpoint))
     (tmp_path / "other").write_bytes(
         (tmp_path / "plain").read_bytes().replace(b"kubeflow_datacache", b"other_name_of_it__")
     )
-    with pytest.raises(StateError, match="other: no permutation that this release"):
-        Permutation.load(tmp_path / "other", cache)
+    with pytest.raises(StateError, match="other: no table that this release"):
+        Table.load(tmp_path / "other", cache)
 
 
 def test_selections_show_themselves(cache: DataCache) -> None:
@@ -175,6 +176,6 @@ def test_selections_show_themselves(cache: DataCache) -> None:
     assert "filter='id < 3', split=Split(of=10, start=0, stop=8, seed=3" in repr(chosen)
     assert "id &lt; 3" in shown(chosen)
     assert "<th>rows</th>" not in shown(chosen)
-    assert "seed 4, clump 1, epoch 0" in repr(chosen.permutation().shuffle(4))
+    assert "seed 4, clump 1, epoch 0" in repr(chosen.table().shuffle(4))
     assert len(chosen) == 2
     assert "<th>rows</th><td>2</td>" in shown(chosen)

@@ -119,31 +119,60 @@ if __name__ == "__main__":
 def test_workers_have_connections_of_their_own(endpoint: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(WORKERS)
+    for number, (ids, text) in enumerate(json.loads(run([script, endpoint]))):
+        want = list(range(number * 20, min(ROWS, number * 20 + 20)))
+        assert (ids, text) == (want, [f"text of row {i}" for i in want])
+
+
+def test_an_order_of_ones_own(endpoint: str, connect: Callable[..., DataCache], tmp_path: Path) -> None:
+    """A TableDataset has a table's methods, and takes a table."""
+    cache = connect(endpoint)
+    order = cache.table().filter("id >= 10").shuffle(seed=3)
+    ids = order[:]["id"].to_pylist()
+    assert sorted(ids) == list(range(10, ROWS))
+    order.save(tmp_path / "order")
+    for dataset in (
+        TableDataset(order),
+        TableDataset(cache).filter("id >= 10").shuffle(seed=3),
+        TableDataset.load(tmp_path / "order", cache),
+    ):
+        assert isinstance(dataset, TableDataset)
+        assert len(dataset) == len(ids)
+        batches = iter(DataLoader(dataset, batch_size=6))
+        for part in (ids[:6], ids[6:12]):
+            is_rows(next(batches), part)
+    only = TableDataset(order.select(["id"]), transform=lambda rows: {"n": rows["id"].to_numpy()})
+    assert next(iter(DataLoader(only, batch_size=2)))["n"].tolist() == ids[:2]
+
+
+PLAIN = """
+import json, sys
+from torch.utils.data import DataLoader
+from kubeflow_datacache import DataCache
+with DataCache(sys.argv[1], retry_seconds=60) as cache:
+    order = cache.table().filter("id >= 10").shuffle(seed=3)
+    first = next(iter(DataLoader(order, batch_size=6)))
+    print(json.dumps([type(first["tokens"]).__name__, first["id"].tolist(), order[:6]["id"].to_pylist()]))
+"""
+
+
+def test_a_table_in_a_data_loader(endpoint: str) -> None:
+    """torch's default collate_fn makes tensors of a table's rows in a program that imports nothing of
+    kubeflow_datacache.torch."""
+    kind, ids, want = json.loads(run(["-c", PLAIN, endpoint]))
+    assert (kind, ids) == ("Tensor", want)
+
+
+def run(arguments: list[Any]) -> str:
+    """What a Python program prints."""
     src = str(Path(__file__).parents[1] / "src")
-    run = subprocess.run(
-        [sys.executable, script, endpoint],
+    done = subprocess.run(
+        [sys.executable, *arguments],
         capture_output=True,
         text=True,
         check=False,
         timeout=600,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([src, os.environ.get("PYTHONPATH", "")])},
     )
-    assert run.returncode == 0, run.stderr
-    for number, (ids, text) in enumerate(json.loads(run.stdout)):
-        want = list(range(number * 20, min(ROWS, number * 20 + 20)))
-        assert (ids, text) == (want, [f"text of row {i}" for i in want])
-
-
-def test_a_permutation(endpoint: str, connect: Callable[..., DataCache]) -> None:
-    """A permutation is read as a table is: through a TableDataset, and with torch's own collate_fn."""
-    order = connect(endpoint).permutation().filter("id >= 10").shuffle(seed=3)
-    ids = [row["id"] for row in (order[i] for i in range(12))]
-    dataset = TableDataset(order)
-    assert len(dataset) == ROWS - 10
-    for rows in (dataset, order):
-        batches = iter(DataLoader(rows, batch_size=6))  # pyright: ignore[reportArgumentType] - torch asks for a Dataset
-        for part in (ids[:6], ids[6:]):
-            is_rows(next(batches), part)
-    only = TableDataset(order.select(["id"]), transform=lambda rows: {"n": rows["id"].to_numpy()})
-    assert next(iter(DataLoader(only, batch_size=2)))["n"].tolist() == ids[:2]
-    only.close()
+    assert done.returncode == 0, done.stderr
+    return done.stdout

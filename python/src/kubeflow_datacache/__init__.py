@@ -35,7 +35,6 @@ from kubeflow_datacache.mixture import MixLoader, Mixture, mix
 from kubeflow_datacache.monitoring.stats import Stats
 from kubeflow_datacache.options import LoaderOptions
 from kubeflow_datacache.order.split import Split
-from kubeflow_datacache.permutation import Permutation
 from kubeflow_datacache.proof import Proof, VerifiedEpoch, verify
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.selection import Selection
@@ -62,7 +61,6 @@ __all__ = [
     "LoaderOptions",
     "MixLoader",
     "Mixture",
-    "Permutation",
     "Proof",
     "RefusedError",
     "RowsError",

@@ -24,7 +24,6 @@ from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.notebook import html_table
 from kubeflow_datacache.options import LoaderOptions, check_selection, explicit_signature
 from kubeflow_datacache.order.split import Split
-from kubeflow_datacache.permutation import Permutation
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.table import Table
 
@@ -79,12 +78,8 @@ class Readable(Client, abc.ABC):
     def table(
         self, *, columns: Sequence[str] | None = None, transform: Callable[[pa.RecordBatch], Any] | None = None
     ) -> Table:
-        """A Table, for access to rows by index in any order."""
+        """A Table, for access to rows by position, at first in the cache's order."""
         return Table(self, columns=columns, transform=transform)
-
-    def permutation(self) -> Permutation:
-        """A Permutation of the rows, at first in the order of the table."""
-        return Permutation(self)
 
     @abc.abstractmethod
     def select(self, *, filter: str | None = None, split: Split | None = None) -> Selection:
@@ -99,9 +94,9 @@ class Readable(Client, abc.ABC):
 class Selection(Readable):
     """The rows of a cache that a filter and a split leave; made by DataCache.select.
 
-    Has loaders, tables and permutations like a cache, and can be a part of a Mixture. Rows are numbered from 0 in the
-    order of the table, or with a shuffled split in the order of the split. Picklable, as it holds no rows and no
-    connections; those are of the cache, which the caller closes.
+    Has loaders and tables like a cache, and can be a part of a Mixture. Rows are numbered from 0 in the order of the
+    table, or with a shuffled split in the order of the split. Picklable, as it holds no rows and no connections; those
+    are of the cache, which the caller closes.
     """
 
     def __init__(self, cache: Client, *, filter: str | None = None, split: Split | None = None) -> None:

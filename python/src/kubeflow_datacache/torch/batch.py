@@ -160,7 +160,7 @@ def _collate(rows: Any, *, collate_fn_map: object = None) -> Columns:
     return Columns.of(rows, DEFAULT)
 
 
-# The rows that a Table or a Permutation returns to a DataLoader are one record batch, a sequence of Arrow arrays.
+# The rows that a Table returns to a DataLoader are one record batch, a sequence of Arrow arrays.
 default_collate_fn_map[pa.Array] = _collate
 
 

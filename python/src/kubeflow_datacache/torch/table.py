@@ -12,16 +12,16 @@ import pyarrow as pa
 from torch.utils.data import Dataset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from kubeflow_datacache.permutation import Permutation
 from kubeflow_datacache.rows.arrays import Null, Policy, Ragged
 from kubeflow_datacache.rows.indexing import is_row, rows_of
 from kubeflow_datacache.selection import Readable
+from kubeflow_datacache.table import Table
 from kubeflow_datacache.torch.batch import Columns
 
 
-class TableDataset(Dataset[Any]):
-    """The rows of a cache, a Selection or a Permutation by index, for DataLoader(TableDataset(cache), batch_size=128,
-    shuffle=True) and its samplers.
+class TableDataset(Table, Dataset[Any]):
+    """A Table of tensors: the rows of a cache, a Selection or a Table by position, for
+    DataLoader(TableDataset(cache), batch_size=128, shuffle=True) and its samplers.
 
     A batch is fetched with one request and returned as Columns, also by torch's default collate_fn; so is dataset[[3,
     1, 2]], for batch_size=None with a BatchSampler as the sampler. dataset[3] returns a Row.
@@ -31,24 +31,22 @@ class TableDataset(Dataset[Any]):
 
     Random access costs the servers and the network far more than a StreamingDataset, which also shuffles. The
     constructor asks the head for the number of rows, and gRPC does not survive a fork: use
-    multiprocessing_context="forkserver" or "spawn" for workers (otherwise ForkedError). Picklable; each process has its
-    own connections.
+    multiprocessing_context="forkserver" or "spawn" for workers (otherwise ForkedError).
     """
+
+    _policy: Policy
 
     def __init__(
         self,
-        cache: Readable | Permutation,
+        cache: Readable | Table,
         *,
         columns: Sequence[str] | None = None,
         transform: Callable[[pa.RecordBatch], Any] | None = None,
         null: Null = "error",
         ragged: Ragged = "error",
     ) -> None:
-        self._policy = Policy(null, ragged)
-        self._rows = cache.table(columns=columns, transform=transform)
-
-    def __len__(self) -> int:
-        return len(self._rows)
+        state = cache.table(columns=columns, transform=transform).__getstate__()
+        self.__setstate__({**state, "_policy": Policy(null, ragged)})
 
     def __getitem__(self, index: SupportsIndex | slice | Iterable[SupportsIndex]) -> Any:
         """A Row, or the Columns of several rows; the transform's result if that is not columns."""
@@ -60,14 +58,10 @@ class TableDataset(Dataset[Any]):
     def __getitems__(self, indices: slice | Iterable[SupportsIndex]) -> Any:
         """The rows at the indices, in that order. Slices, masks, negative numbers and duplicates work as in numpy."""
         asked = rows_of(indices, len(self))
-        rows = self._rows.__getitems__(asked)
+        rows = super().__getitems__(asked)
         if isinstance(rows, pa.RecordBatch):
             return ColumnarRows(Columns.of(rows, self._policy), rows.num_rows)
         return ColumnarRows(Columns(rows), len(asked)) if isinstance(rows, Mapping) else rows
-
-    def close(self) -> None:
-        """Closes the connections to the data nodes. Using the dataset again opens new ones."""
-        self._rows.close()
 
 
 class Row(dict[str, Any]):
