@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a training with Lightning, Accelerate or Hugging Face's Trainer, written as users would.
 
-It trains two epochs, then resumes in a new trainer from a checkpoint after three steps of the first epoch, and writes
-the row ids of all steps of both trainings as JSON. After each epoch it evaluates, with the ids of the rows below 40.
+It trains two epochs, resumes in a new trainer from a checkpoint after three steps of the first epoch, or does both, and
+writes the row ids of all steps of each training as JSON. After each epoch it evaluates, with the ids of the rows below
+40.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from kubeflow_datacache import DataCache, World, verify
 from kubeflow_datacache.torch import StreamingDataLoader, StreamingDataset
 
+ROWS = 161  # of the cache
 EPOCHS, SAVED = 2, 3  # SAVED: number of steps before the checkpoint
 
 Steps = list[list[int]]
@@ -71,7 +74,7 @@ def check(evaluated: list[int], rounds: int) -> None:
     assert evaluated == share * rounds, evaluated
 
 
-def lightning(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]:
+def lightning(dataset: Any, folder: Path, workers: int, resumed: bool) -> Steps:
     """Lightning's Trainer."""
     import lightning
 
@@ -93,75 +96,79 @@ def lightning(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]:
 
     world = int(os.environ.get("WORLD_SIZE", "1"))
 
-    def fit(checkpoint: Path | None) -> Steps:
-        loader = StreamingDataLoader(dataset(), num_workers=workers)
-        proof = VerifyRows(loader)
-        saves = lightning.pytorch.callbacks.ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=SAVED)
-        trainer = lightning.Trainer(
+    def trainer(**options: Any) -> Any:
+        return lightning.Trainer(
             max_epochs=EPOCHS, accelerator="cpu", devices=world, strategy="ddp",
-            callbacks=[saves, proof], logger=False, enable_progress_bar=False, enable_model_summary=False,
+            logger=False, enable_progress_bar=False, enable_model_summary=False, **options,
         )  # fmt: skip
-        module = Module()
-        validation = StreamingDataLoader(evaluation(dataset), num_workers=workers, restart=True)
-        trainer.fit(module, loader, validation, ckpt_path=checkpoint, weights_only=False)
-        if checkpoint is None:
-            sanity = int(trainer.num_sanity_val_steps) * 8 // world
-            check(module.model.evaluated[sanity:], EPOCHS)
-        return module.model.seen
 
-    return fit(None), fit(folder / f"step={SAVED}.ckpt")
+    loader = StreamingDataLoader(dataset(), num_workers=workers)
+    saves = lightning.pytorch.callbacks.ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=SAVED)
+    one = trainer(callbacks=[saves, VerifyRows(loader)])
+    module, plain = Module(), Module()
+    validation = StreamingDataLoader(evaluation(dataset), num_workers=workers, restart=True)
+    checkpoint = folder / f"step={SAVED}.ckpt" if resumed else None
+    one.fit(module, loader, validation, ckpt_path=checkpoint, weights_only=False)
+    if not resumed:
+        sanity = int(one.num_sanity_val_steps) * 8 // world
+        check(module.model.evaluated[sanity:], EPOCHS)
+        trainer(enable_checkpointing=False).fit(plain, DataLoader(dataset(), batch_size=None))
+        assert plain.model.seen == module.model.seen, "a plain DataLoader reads another order in every epoch too"
+    return module.model.seen
 
 
-def accelerate(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]:
+def accelerate(dataset: Any, folder: Path, workers: int, resumed: bool) -> Steps:
     """A training loop with Accelerate."""
     from accelerate import Accelerator
 
-    def fit(resumed: bool) -> Steps:
-        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-        model, seen = Model(), []
-        loader = StreamingDataLoader(dataset(), num_workers=workers)
-        validation = StreamingDataLoader(evaluation(dataset), num_workers=workers, restart=True)
-        own, optimizer = model, torch.optim.SGD(model.parameters(), lr=0.1)
-        model, optimizer, loader, validation = accelerator.prepare(model, optimizer, loader, validation)
-        proof = verify(loader)
-        accelerator.register_for_checkpointing(proof)
-        if resumed:
-            accelerator.load_state(str(folder))
-        for _ in range(EPOCHS):
-            for batch in loader:
-                with accelerator.accumulate(model):
-                    accelerator.backward(model(batch["id"])["loss"])
-                    optimizer.step()
-                    optimizer.zero_grad()
-                seen.append(accelerator.sync_gradients)
-                proof(batch)
-                if len(seen) == SAVED and not resumed:
-                    accelerator.save_state(str(folder))
-            model.eval()
-            for batch in validation:
-                model(batch["id"])
-            model.train()
-            assert accelerator.sync_gradients, "the last step of an epoch is one of the optimizer"
-        check(own.evaluated, EPOCHS)
-        accelerator.free_memory()
-        return own.seen
-
-    accelerator = Accelerator(cpu=True)
-    for dispatch in (False, None):
-        divided = DataLoader(dataset(), batch_size=None)
-        try:
-            accelerator.dataloader_config.dispatch_batches = dispatch
-            divided = accelerator.prepare(divided)
-            read = [i for batch in divided for i in batch["id"].tolist()] if accelerator.is_main_process else []
-            assert accelerator.num_processes == 1 or not read, f"the rows of a rank are divided again: {len(read)}"
-        except TypeError as error:
-            if "StreamingDataLoader" not in str(error):
-                raise
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    divided_again(accelerator, dataset)
     accelerator.free_memory()  # load_state counts loaders in the order in which they were prepared
-    return fit(resumed=False), fit(resumed=True)
+    model, seen = Model(), []
+    loader = StreamingDataLoader(dataset(), num_workers=workers)
+    validation = StreamingDataLoader(evaluation(dataset), num_workers=workers, restart=True)
+    own, optimizer = model, torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader, validation = accelerator.prepare(model, optimizer, loader, validation)
+    proof = verify(loader)
+    accelerator.register_for_checkpointing(proof)
+    if resumed:
+        accelerator.load_state(str(folder))
+    for _ in range(EPOCHS):
+        for batch in loader:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(batch["id"])["loss"])
+                optimizer.step()
+                optimizer.zero_grad()
+            seen.append(accelerator.sync_gradients)
+            proof(batch)
+            if len(seen) == SAVED and not resumed:
+                accelerator.save_state(str(folder))
+        model.eval()
+        for batch in validation:
+            model(batch["id"])
+        model.train()
+        assert accelerator.sync_gradients, "the last step of an epoch is one of the optimizer"
+    check(own.evaluated, EPOCHS)
+    accelerator.free_memory()
+    return own.seen
 
 
-def huggingface(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]:
+def divided_again(accelerator: Any, dataset: Any) -> None:
+    """Asserts that a plain DataLoader, whose rows Accelerate divides among ranks once more, is refused."""
+    for dispatch in (False, None):
+        accelerator.dataloader_config.dispatch_batches = dispatch
+        divided = accelerator.prepare(DataLoader(dataset(), batch_size=None))
+        if not accelerator.is_main_process:
+            continue
+        if accelerator.num_processes == 1:
+            assert sorted(i for batch in divided for i in batch["id"].tolist()) == list(range(ROWS))
+            continue
+        with pytest.raises(TypeError, match=r"give prepare\(\) a StreamingDataLoader"):
+            next(iter(divided))
+    accelerator.dataloader_config.dispatch_batches = None
+
+
+def huggingface(dataset: Any, folder: Path, workers: int, resumed: bool) -> Steps:
     """Hugging Face's Trainer."""
     from transformers import TrainingArguments
 
@@ -173,22 +180,19 @@ def huggingface(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]
         dataloader_num_workers=workers, ddp_backend="gloo" if "RANK" in os.environ else None,
     )  # fmt: skip
 
-    def fit(checkpoint: Path | None) -> Steps:
-        model, held = Model(), evaluation(dataset)
-        trainer = CacheTrainer(model=model, args=arguments, train_dataset=dataset(), eval_dataset=held, verify=True)
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        check(model.evaluated, EPOCHS)
-        metrics = trainer.evaluate()
-        assert metrics["eval_loss"] != 0
-        assert (trainer.predict(held).metrics or {})["test_loss"] == metrics["eval_loss"]
-        return model.seen
-
-    return fit(None), fit(folder / f"checkpoint-{SAVED}")
+    model, held = Model(), evaluation(dataset)
+    trainer = CacheTrainer(model=model, args=arguments, train_dataset=dataset(), eval_dataset=held, verify=True)
+    trainer.train(resume_from_checkpoint=str(folder / f"checkpoint-{SAVED}") if resumed else None)
+    check(model.evaluated, EPOCHS)
+    metrics = trainer.evaluate()
+    assert metrics["eval_loss"] != 0
+    assert (trainer.predict(held).metrics or {})["test_loss"] == metrics["eval_loss"]
+    return model.seen
 
 
 def main() -> None:
-    """Runs the training that the command line describes."""
-    endpoint, options, kind, folder, workers = json.loads(sys.argv[1])
+    """Runs the trainings that the command line describes: in `runs`, whether each resumes."""
+    endpoint, options, kind, folder, workers, runs = json.loads(sys.argv[1])
     cache = DataCache(endpoint, retry_seconds=60)
 
     def dataset(**own: Any) -> StreamingDataset:
@@ -196,10 +200,10 @@ def main() -> None:
         return StreamingDataset(cache, **given)
 
     proved = Proved()
-    whole, rest = globals()[kind](dataset, Path(folder), workers)
-    assert proved.epochs == [(epoch, len(cache), 0) for epoch in range(EPOCHS)] * 2, proved.epochs
+    read = [globals()[kind](dataset, Path(folder), workers, resumed) for resumed in runs]
+    assert proved.epochs == [(epoch, len(cache), 0) for epoch in range(EPOCHS)] * len(runs), proved.epochs
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-    (Path(folder) / f"read-{rank}.json").write_text(json.dumps([whole, rest]))
+    (Path(folder) / f"read-{rank}.json").write_text(json.dumps(read))
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()  # without this, gloo's threads may abort the process at exit
 

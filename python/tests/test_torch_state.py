@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from small import small_cache, steps_of
@@ -17,6 +17,7 @@ from trainer import Job, Kind, train
 
 OPTIONS: dict[str, Any] = {"global_batch_size": 23, "seed": 9, "tail": "keep"}
 STEPS = 7
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,8 @@ def test_an_iteration_goes_on_where_it_stood(endpoint: str) -> None:
 
 def test_an_epoch_ends_for_those_who_count_its_steps(endpoint: str) -> None:
     before = [
-        Job(kind="streaming", dataset=OPTIONS, workers=workers, each=STEPS, epochs=(None,) * 4, save=True)
+        Job(kind=kind, dataset=OPTIONS, workers=workers, each=STEPS, epochs=(None,) * 4, save=kind == "streaming")
+        for kind in KINDS
         for workers in (0, 2)
     ]
     done = train(endpoint, before)
@@ -90,6 +92,7 @@ def test_an_epoch_ends_for_those_who_count_its_steps(endpoint: str) -> None:
     rest = [
         Job(kind="streaming", dataset=OPTIONS, workers=workers, state=taken.states[-1], epochs=(None, None))
         for taken in done
+        if taken.states
         for workers in (2, 0, 3)
     ]
     for job, read in zip(rest, train(endpoint, rest), strict=True):

@@ -38,8 +38,9 @@ class StreamingDataset(IterableDataset[Any]):
     gives the same batches in the same order: worker w of M reads every M-th step, and the workers share prefetch_bytes.
 
     An iteration begins at the position of the last set_epoch or load_state_dict, also in persistent workers. After one
-    that was read to its end, the next iteration begins the next epoch; after one that was not, the same epoch again, as
-    a dataset read by workers does not know how far the training has come. StreamingDataLoader knows, and goes on.
+    that was read to its last batch, the next iteration begins the next epoch; after one that was not, the same epoch
+    again, as a dataset read by workers does not know how far the training has come. StreamingDataLoader knows, and goes
+    on.
 
     Connects in the process that iterates. A main process that only passes the dataset to workers does not connect, so
     workers may be forked; len() connects, and workers cannot be forked after that. Picklable. The world is detected
@@ -53,7 +54,7 @@ class StreamingDataset(IterableDataset[Any]):
                 raise TypeError(f"{name} is no parameter of a StreamingDataset: the DataLoader says which worker reads")
         self._cache, self._options = cache, check_options(options)
         self._position = SharedValue({**_at_begin(0), "world": None})
-        # by worker, the epoch after the last that it read to its end since the position was set
+        # by worker, the epoch after the last whose batches it all gave since the position was set
         self._next_epochs = torch.zeros(_MOST_WORKERS, dtype=torch.int64).share_memory_()
 
     def __iter__(self) -> WorkerIterator:
@@ -137,7 +138,7 @@ class StreamingDataset(IterableDataset[Any]):
         return {**position, **_at_begin(position["epoch"] + 1), "resumed": position["resumed"]}
 
     def ended(self, worker: int, epoch: int) -> None:
-        """Records that a worker read an epoch to its end."""
+        """Records that a worker gave its last batch of an epoch."""
         if worker < _MOST_WORKERS:
             self._next_epochs[worker] = epoch + 1
 
@@ -187,8 +188,11 @@ class WorkerIterator:
             return None
         if self._batches is None:
             self._batches = iter(self.loader)
-        if (batch := next(self._batches, None)) is None:
+        batch = next(self._batches, None)
+        # Lightning counts the batches of an epoch, and does not ask for one more.
+        if batch is None or batch.step + self.workers >= self.loader.steps:
             self._dataset.ended(self.worker, self.loader.epoch)
+        if batch is None:
             raise StopIteration
         return item_of(batch, pads=self._dataset.pads)
 
