@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The data side of trainings with Megatron: of two data-parallel ranks, then of other numbers from consumed samples.
 
-Prints the row ids of all steps of each as JSON. The groups and RerunDataIterator are Megatron-core's; its training loop
-wants CUDA. With the folder of Megatron-Bridge's package as the last argument, its own DatasetProvider, callbacks and
-build_pretraining_data_loader make the iterator, without its package's root, which imports every model, and without its
-tokenizers.
+Prints the row ids of all steps of each, and the epochs that were verified, as JSON. The groups and RerunDataIterator
+are Megatron-core's; its training loop wants CUDA. With the folder of Megatron-Bridge's package as the last argument,
+its own DatasetProvider, callbacks and build_pretraining_data_loader make the iterator, without its package's root,
+which imports every model, and without its tokenizers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from forked import EPOCHS, SAVED, run_ranks
 from megatron.core import parallel_state
 from megatron.core.rerun_state_machine import RerunDataIterator
 
+from frameworks import Proved
 from kubeflow_datacache import DataCache, StateError
 from kubeflow_datacache.torch.megatron import megatron_batches
 
@@ -40,7 +41,7 @@ def bridge_iterator(endpoint: str, group: int, folder: str, package: str, consum
     callbacks: Any = __import__("megatron.bridge.training.callbacks", fromlist=["_"])
     samplers: Any = __import__("megatron.bridge.data.samplers", fromlist=["_"])
     names = types.SimpleNamespace
-    provider: Any = CacheProvider(seq_length=LENGTH, seed=seed, column="tokens", endpoint=endpoint)
+    provider: Any = CacheProvider(seq_length=LENGTH, seed=seed, column="tokens", endpoint=endpoint, verify=True)
     config = names(
         train=names(global_batch_size=group, micro_batch_size=MICRO), checkpoint=names(load=folder, save=folder)
     )
@@ -58,16 +59,18 @@ def bridge_iterator(endpoint: str, group: int, folder: str, package: str, consum
 
 def train(
     endpoint: str, group: int, tensor_parallel: int, consumed: int, folder: str, package: str | None
-) -> tuple[int, list[list[int]]]:
-    """The data-parallel rank, and the ids of its steps from the consumed samples to the end of the last epoch."""
+) -> tuple[int, list[list[int]], list[Any]]:
+    """The data-parallel rank, the ids of its steps from the consumed samples to the end of the last epoch, and the
+    epochs that were verified."""
     parallel_state.initialize_model_parallel(tensor_parallel)
+    proved = Proved()
     ranks = parallel_state.get_data_parallel_world_size()
     if package is not None:
         batches = bridge_iterator(endpoint, group, folder, package, consumed)
     else:
         batches = megatron_batches(
             DataCache(endpoint), consumed_samples=consumed, global_batch_size=group, micro_batch_size=MICRO,
-            seq_length=LENGTH, seed=9, column="tokens",
+            seq_length=LENGTH, seed=9, column="tokens", verify=True,
         )  # fmt: skip
     data, steps = RerunDataIterator(batches), list[list[int]]()
     while consumed < EPOCHS * (ROWS // group) * group:
@@ -79,7 +82,7 @@ def train(
             ids += (item["tokens"][:, 0] // 31).tolist()
         steps.append(ids)
         consumed += group
-    return parallel_state.get_data_parallel_rank(), steps
+    return parallel_state.get_data_parallel_rank(), steps, proved.epochs
 
 
 def refusals(endpoint: str, group: int, folder: str, package: str | None) -> list[str]:

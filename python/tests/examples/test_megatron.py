@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from forked import EPOCHS, SAVED, run_script
-from small import small_cache, steps_of
+from small import ROWS, small_cache, steps_of
 
 OPTIONS: dict[str, Any] = {"global_batch_size": 24, "seed": 9, "tail": "drop"}
 # key, ranks, tensor-parallel size, whether it resumes
@@ -25,10 +25,12 @@ def check(server: Path, folder: Path, package: str | None) -> list[str]:
         done = run_script("examples/megatron_training.py", endpoint, group, str(folder / "out"), TRAININGS, package)
     for key, world, tensor_parallel, resumed in TRAININGS:
         ranks = world // tensor_parallel
-        assert sorted(rank for rank, _ in done[key]) == sorted(list(range(ranks)) * tensor_parallel)
-        for rank, steps in done[key]:
+        assert sorted(rank for rank, _, _ in done[key]) == sorted(list(range(ranks)) * tensor_parallel)
+        begin, rows = SAVED if resumed else 0, ROWS // group * group
+        for rank, steps, proved in done[key]:
             want = list(itertools.chain(*(steps_of(OPTIONS, epoch, rank, ranks) for epoch in range(EPOCHS))))
-            assert steps == (want[SAVED:] if resumed else want), (key, rank)
+            assert steps == want[begin:], (key, rank)
+            assert proved == [[0, rows - begin * group, begin], [1, rows, 0]], (key, rank)
     return done["refusals"]
 
 

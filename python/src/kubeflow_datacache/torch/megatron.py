@@ -28,6 +28,7 @@ from torch import Tensor
 from kubeflow_datacache.cache import DataCache
 from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.mixture import Mixture
+from kubeflow_datacache.proof import Proof
 from kubeflow_datacache.torch.sequences import MicroBatches, Sequences
 from kubeflow_datacache.world import World
 
@@ -44,7 +45,8 @@ def megatron_batches(
     seed: int,
     column: str = "input_ids",
     labels: str | None = None,
-    world: World | None = None,
+    verify: bool = False,
+    group: Any = None,
     **options: Any,
 ) -> MegatronBatches:
     """An iterator over this rank's micro-batches from the row on that follows Megatron's consumed samples.
@@ -53,8 +55,9 @@ def megatron_batches(
     seq_length); labels of -100 have a loss_mask of 0. The place in the order is that of consumed_samples, which
     Megatron's own checkpoints hold, so it resumes with any data-parallel size. A batch size that ramps up is refused.
 
-    column: lists of seq_length + 1 tokens; with a column of labels, lists of seq_length each. world: rank and size of
-    the data-parallel group; by default Megatron-core's. options: others of LoaderOptions.
+    column: lists of seq_length + 1 tokens; with a column of labels, lists of seq_length each. verify: whether to prove
+    that each row of an epoch was handed out once; see Proof. group: the data-parallel group; by default
+    Megatron-core's. options: others of LoaderOptions.
     """
     steps, rest = divmod(consumed_samples, global_batch_size)
     if rest:
@@ -62,17 +65,20 @@ def megatron_batches(
             f"consumed_samples = {consumed_samples} is no multiple of global_batch_size = {global_batch_size}: the"
             " batch size may not ramp up or change, as a step of the loader is one global batch"
         )
-    if world is None:
+    if group is None:
         from megatron.core import parallel_state
 
-        world = World(parallel_state.get_data_parallel_rank(), parallel_state.get_data_parallel_world_size())
+        group = parallel_state.get_data_parallel_group()
+    world = World.of_group(group)
     sequences = Sequences(tokens=column, labels=labels, length=seq_length)
     loader = cache.loader(
         global_batch_size=global_batch_size, seed=seed, tail="drop", columns=sequences.columns, world=world, **options
     )
     loader.resize(world, steps)
+    check = Proof(loader, group=group) if verify else None
     return MegatronBatches(
-        loader, MicroBatches(loader, sequences, rows=micro_batch_size, global_batch_size=global_batch_size)
+        loader,
+        MicroBatches(loader, sequences, rows=micro_batch_size, global_batch_size=global_batch_size, check=check),
     )
 
 

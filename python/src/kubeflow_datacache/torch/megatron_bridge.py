@@ -19,7 +19,6 @@ import torch.distributed as dist
 
 from kubeflow_datacache.cache import DataCache
 from kubeflow_datacache.torch.megatron import MegatronBatches, megatron_batches
-from kubeflow_datacache.world import World
 
 # Megatron-Bridge wants CUDA and Python 3.12, so the checks of this repository run without it.
 from megatron.bridge.data.base import DatasetProvider  # pyright: ignore[reportMissingImports]  # isort: skip
@@ -42,6 +41,7 @@ class CacheProvider(DatasetProvider):  # pyright: ignore[reportUntypedBaseClass]
     column: str = "input_ids"
     labels: str | None = None
     endpoint: str | None = None
+    verify: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     dataloader_type: Any = "external"
 
@@ -63,7 +63,8 @@ class CacheProvider(DatasetProvider):  # pyright: ignore[reportUntypedBaseClass]
             seed=self.seed,
             column=self.column,
             labels=self.labels,
-            world=World.of_group(context.pg_collection.dp),
+            verify=self.verify,
+            group=context.pg_collection.dp,
             **self.options,
         )
         loader = batches.loader

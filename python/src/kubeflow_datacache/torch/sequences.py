@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kubeflow_datacache.errors import ColumnError
 from kubeflow_datacache.loader import Loader
+from kubeflow_datacache.rows.batch import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +50,22 @@ class Sequences:
 
 
 class MicroBatches:
-    """A rank's micro-batches of `rows` rows of one step after the other, epoch after epoch.
+    """A rank's micro-batches of `rows` rows of one step after the other; if `infinite`, epoch after epoch.
 
     whole: whether the last returned micro-batch was the last of its step, which the loader's state counts as done.
+    check: called with the batch of each step, before its last micro-batch is returned.
     """
 
-    def __init__(self, loader: Loader, sequences: Sequences, *, rows: int, global_batch_size: int) -> None:
+    def __init__(
+        self,
+        loader: Loader,
+        sequences: Sequences,
+        *,
+        rows: int,
+        global_batch_size: int,
+        infinite: bool = True,
+        check: Callable[[Batch], object] | None = None,
+    ) -> None:
         ranks = loader.world.size
         if rows < 1 or global_batch_size % (ranks * rows):
             raise ValueError(
@@ -64,7 +75,7 @@ class MicroBatches:
         if not loader.steps:
             raise ValueError(f"global_batch_size = {global_batch_size}: an epoch has no steps, as it has fewer rows")
         self.loader, self.whole = loader, True
-        self._sequences, self._rows = sequences, rows
+        self._sequences, self._rows, self._infinite, self._check = sequences, rows, infinite, check
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         while True:
@@ -73,4 +84,8 @@ class MicroBatches:
                 for begin in range(0, batch.num_rows, self._rows):
                     end = begin + self._rows
                     self.whole = end == batch.num_rows
+                    if self.whole and self._check is not None:
+                        self._check(batch)
                     yield inputs[begin:end], labels[begin:end]
+            if not self._infinite:
+                return

@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from kubeflow_datacache.cache import DataCache
 from kubeflow_datacache.errors import StateError
 from kubeflow_datacache.extras import needs
+from kubeflow_datacache.proof import Proof
 from kubeflow_datacache.torch.sequences import MicroBatches, Sequences
 from kubeflow_datacache.world import World
 
@@ -28,7 +30,7 @@ with needs("torchtitan", "kubeflow_datacache.torch.torchtitan"):
 
 
 class CacheDataLoader(BaseDataLoader):
-    """The token sequences of a cache for torchtitan's trainer, epoch after epoch.
+    """The token sequences of a cache for torchtitan's trainer and validator.
 
     A checkpoint holds one state for all ranks, at the key dataloader, which counts whole steps: it resumes at the exact
     row with any data-parallel degree that divides the batch. Ranks of context, tensor and pipeline parallelism get the
@@ -40,8 +42,9 @@ class CacheDataLoader(BaseDataLoader):
         """Where the sequences are and in which order.
 
         global_batch_size: that of training.global_batch_size. column: lists of seq_len + 1 tokens; with a column of
-        labels, lists of seq_len each. endpoint: of the cache; None for DataCache.from_env(). options: others of
-        LoaderOptions, such as filter.
+        labels, lists of seq_len each. endpoint: of the cache; None for DataCache.from_env(). verify: whether to prove
+        that each row of an epoch was handed out once; see Proof. infinite: whether epochs follow each other; the
+        validator sets it. options: others of LoaderOptions, such as filter.
         """
 
         global_batch_size: int = 0
@@ -49,6 +52,8 @@ class CacheDataLoader(BaseDataLoader):
         column: str = "input_ids"
         labels: str | None = None
         endpoint: str | None = None
+        verify: bool = False
+        infinite: bool = True
         options: dict[str, Any] = field(default_factory=dict)
 
     def __init__(
@@ -73,7 +78,12 @@ class CacheDataLoader(BaseDataLoader):
             **config.options,
         )
         self._batches = MicroBatches(
-            loader, sequences, rows=local_batch_size, global_batch_size=config.global_batch_size
+            loader,
+            sequences,
+            rows=local_batch_size,
+            global_batch_size=config.global_batch_size,
+            infinite=config.infinite,
+            check=Proof(loader, group=_gathered) if config.verify else None,
         )
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
@@ -94,3 +104,10 @@ class CacheDataLoader(BaseDataLoader):
         """Moves to a saved position."""
         if state_dict:
             self._batches.loader.load_state_dict(json.loads(state_dict["state"]))
+
+
+def _gathered(value: dict[str, Any]) -> list[dict[str, Any]]:
+    """The values of all ranks, equal ones once: those of ranks that hold parts of one model and read the same rows."""
+    values = [value] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return list({json.dumps(one): one for one in values}.values())
