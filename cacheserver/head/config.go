@@ -4,15 +4,19 @@
 package head
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/role"
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 // Config configures a head. Fields without a comment are required.
 type Config struct {
 	role.Config
 	Nodes int // number of data nodes, at least 1
+	// Memory is how much memory the process may use: a table whose plan takes more is rejected. 0: that is not known.
+	Memory int64
 	// OneProcess says that head and data nodes are one process and share Budget, so that the page shows it once.
 	OneProcess bool
 	// FilterComparisons is how many comparisons evaluating a filter may take on a data node: its terms times the node's rows. 0: 10^11.
@@ -32,3 +36,19 @@ const (
 	MostNodes  = 1000
 	MostSplits = 2_000_000
 )
+
+// checkPlan rejects a plan that is too large for the head.
+func (c *Config) checkPlan(nodes, splits int) error {
+	if splits > MostSplits {
+		return fmt.Errorf("splits: %d, at most %d can be cached: rewrite the table with longer row groups, or cache fewer files", splits, MostSplits)
+	}
+	takes := planMemory(nodes, splits)
+	if c.Memory > 0 && takes > c.Memory {
+		return fmt.Errorf("head memory: %s, and the plan of %d splits for %d data nodes takes %s when a head restarts: give the head at least %s (HEAD_MEM, the DataCache's head.resources.limits.memory), rewrite the table with longer row groups, or take fewer data nodes",
+			words.ExactBytes(c.Memory), splits, nodes, words.ExactBytes(takes), words.ExactBytes(takes+takes/8))
+	}
+	return nil
+}
+
+// planMemory is the memory in bytes that a plan takes at most, when a head gets it from data nodes (docs/scale.md).
+func planMemory(nodes, splits int) int64 { return 280_000*int64(nodes) + 400*int64(splits) }

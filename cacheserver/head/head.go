@@ -123,8 +123,8 @@ func (h *Head) makePlan(ctx context.Context, pin json.RawMessage, nodes int) (*t
 	if err != nil {
 		return nil, err
 	}
-	if n := len(p.Splits); n > MostSplits {
-		return nil, fmt.Errorf("splits: %d, at most %d can be cached: rewrite the table with longer row groups, or cache fewer files", n, MostSplits)
+	if err := h.cfg.checkPlan(nodes, len(p.Splits)); err != nil {
+		return nil, err
 	}
 	p.Splits = CutSplits(p.Splits, nodes)
 	return newPlan(p, nodes)

@@ -4,6 +4,8 @@
 package main
 
 import (
+	"math"
+	"runtime/debug"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -37,13 +39,16 @@ func headCommand(env command.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			serve.Budget = rows.NewBudget(headMemory)
+			serve.Budget = rows.NewBudget(headMemory).Keep(headMemory / 4)
 			flush, err := serve.start(cmd.Context(), env, cmd.Name(), src)
 			if err != nil {
 				return err
 			}
 			defer flush()
 			cfg.Config = serve.Config
+			if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 { // GOMEMLIMIT
+				cfg.Memory = limit
+			}
 			h, err := head.New(cfg)
 			if err != nil {
 				return err

@@ -149,6 +149,9 @@ func (a *Admission) checkCaches(ctx context.Context, parsed *request.Job, asked 
 			return nil, nil, err
 		}
 		errs = append(errs, request.CheckReference(parsed.Namespace, labels, reference.Key, alone, found)...)
+		if found != nil && found.Spec.Arrow != nil {
+			errs = append(errs, parsed.CheckRanks(found.Spec.Arrow.DataNodes)...)
+		}
 		if alone {
 			named = found
 		}

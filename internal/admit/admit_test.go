@@ -99,3 +99,29 @@ func TestAnyoneIsNotAllowed(t *testing.T) {
 		}
 	}
 }
+
+// TestRanksOfANamedDataCache checks that ranks are counted for the data nodes of a DataCache that a TrainJob names.
+func TestRanksOfANamedDataCache(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{trainer.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	torch := stocktest.Runtime(t, "torch-distributed")
+	spec, err := inject.Twin(&torch.Spec, inject.Gate{Image: "gate"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	torch.Spec, torch.Labels = *spec, inject.TwinLabels(torch.Labels)
+	large := &v1alpha1.DataCache{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}, Spec: v1alpha1.DataCacheSpec{Arrow: &v1alpha1.ArrowCache{DataNodes: 1000}}}
+	a := &Admission{Readers: []client.Reader{fake.NewClientBuilder().WithScheme(scheme).WithObjects(torch, large).Build()}}
+	for nodes, want := range map[int32]string{29_411: "", 29_412: "spec.trainer.numNodes: Invalid value: 29412"} {
+		job := jobtest.TrainJob("datacache://web")
+		job.Spec.Trainer = &trainer.Trainer{NumNodes: &nodes}
+		_, errs, err := a.Validate(t.Context(), request.Read(job, "team"))
+		if got := errs.ToAggregate(); err != nil || (got == nil) != (want == "") || got != nil && !strings.Contains(got.Error(), want) {
+			t.Errorf("%d ranks: %v, %v; want %q", nodes, got, err, want)
+		}
+	}
+}

@@ -39,6 +39,7 @@ type Job struct {
 	// References are the DataCaches that the TrainJob names, in its order; nil if it names none, or if its storageUri is invalid.
 	References []Reference
 
+	workers     workers
 	uri         string
 	env         []corev1.EnvVar
 	secret      string // name of the Secret with the object store's credentials, by the field or the annotation
@@ -54,7 +55,7 @@ func Read(job *trainer.TrainJob, namespace string) *Job {
 	j := &Job{
 		Name: job.Name, GenerateName: job.GenerateName, Namespace: namespace, Runtime: RuntimeRef(job.Spec.RuntimeRef),
 		OwnSecret: dataset.SecretRef, secret: job.Annotations[wellknown.AnnotationSecret],
-		uri: ptr.Deref(dataset.StorageUri, ""), env: dataset.Env,
+		workers: workersOf(job), uri: ptr.Deref(dataset.StorageUri, ""), env: dataset.Env,
 	}
 	if j.OwnSecret != nil {
 		j.secret = j.OwnSecret.Name

@@ -76,6 +76,9 @@ func TestParseRefuses(t *testing.T) {
 		{"CLUSTER_SIZE 1", trainJob(table, location, "CLUSTER_SIZE=1"), []string{atEnv1, `"1"`, "integer from 2"}},
 		{"CLUSTER_SIZE with a space", trainJob(table, location, "CLUSTER_SIZE= 3"), []string{atEnv1, `" 3"`}},
 		{"CLUSTER_SIZE beyond", trainJob(table, location, "CLUSTER_SIZE=99999999999999999999"), []string{atEnv1, "1001"}},
+		{"a head too small for its data nodes", trainJob(table, "CLUSTER_SIZE=1001", "HEAD_MEM=128Mi", location), []string{atEnv1, `"128Mi"`, "must be at least 268Mi", "1000 data nodes"}},
+		{"more ranks than data nodes have connections for", withRanks(trainJob(table, location, "CLUSTER_SIZE=1001"), 4000, 8),
+			[]string{"spec.trainer.numNodes: Invalid value: 4000", "8 processes each, these are 32000 ranks, each of which reads from at least 34 of 1000 data nodes", "at most 29411", "CLUSTER_SIZE"}},
 		{"2 Gb", trainJob(table, location, "HEAD_MEM=2 Gb"), []string{atEnv1, `"2 Gb"`, `write "2Gi"`}},
 		{"512m", trainJob(table, location, "WORKER_MEM=512m"), []string{atEnv1, `"512m"`, "thousandths", `write "512Mi"`}},
 		{"2 bytes", trainJob(table, location, "WORKER_MEM=2"), []string{atEnv1, `at least "1Mi"`}},
@@ -141,6 +144,11 @@ func TestParseRefuses(t *testing.T) {
 			expect(t, errs, tt.want)
 		})
 	}
+}
+
+func withRanks(job *trainer.TrainJob, nodes, perNode int32) *trainer.TrainJob {
+	job.Spec.Trainer = &trainer.Trainer{NumNodes: &nodes, NumProcPerNode: &perNode}
+	return job
 }
 
 func manyColumns(count int) string {

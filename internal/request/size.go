@@ -43,6 +43,10 @@ func (s *spec) size(arrow *v1alpha1.ArrowCache) {
 		arrow.DataNodes = size - 1
 	}
 	arrow.Head.Resources = s.resources("HEAD_CPU", "HEAD_MEM")
+	if memory, ok := arrow.Head.Resources.Requests[corev1.ResourceMemory]; ok && memory.Value() < headPerNode*int64(arrow.DataNodes) {
+		p, _ := s.lookup("HEAD_MEM")
+		s.refuse(p, "must be at least %dMi: that is what a head needs for %d data nodes", headPerNode*int64(arrow.DataNodes)>>20+1, arrow.DataNodes)
+	}
 	arrow.DataNode.Resources = s.resources("WORKER_CPU", "WORKER_MEM")
 }
 

@@ -45,6 +45,8 @@ var rejections = map[string]string{
 	"`storageUri: ... is not for the namespace`":                   "test/controlplane/refuse_test.go TestCacheOfANamespaceThatDoesNotAllow",
 	"`CLUSTER_SIZE ... must be an integer`":                        "test/controlplane/refuse_test.go TestRefusals",
 	"`HEAD_MEM`, `WORKER_MEM` ... `must be a Kubernetes quantity`": "test/controlplane/refuse_test.go TestRefusals",
+	"`HEAD_MEM ... must be at least`":                              "internal/request/refuse_test.go TestParseRefuses",
+	"`numNodes: ... ranks, each of which reads from at least`":     "internal/request/refuse_test.go TestParseRefuses",
 	"`FILTER ... does not parse`":                                  "test/controlplane/refuse_test.go TestRefusals",
 	"`METADATA_LOC must be set`":                                   "internal/request/refuse_test.go TestParseRefuses",
 	"`metadata.name: ... at most 33`":                              "test/controlplane/refuse_test.go TestNamesThatAreTooLong",

@@ -46,6 +46,15 @@ func TestMemoryLimitTooSmall(t *testing.T) {
 	}
 }
 
+// TestHeadMemoryTooSmall checks that a head rejects a plan that it would have no memory for, before it is killed for that.
+func TestHeadMemoryTooSmall(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, onS3(t, 2, 50, 25), 10)
+	c.variables = append(c.variables, "GOMEMLIMIT=2MiB")
+	c.startAll()
+	failedWith(c, "head memory: 2097152 bytes (2.0 MiB)", "for 10 data nodes takes 280", "HEAD_MEM", "head.resources.limits.memory")
+}
+
 func TestNodesThatNeverCome(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, onS3(t, 2, 50, 25), 3)
