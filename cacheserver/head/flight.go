@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -22,7 +23,8 @@ type service struct {
 	cfg     *Config
 	cluster *cluster
 	sealer  protocol.Sealer
-	checks  *work.Pool // of filters
+	checks  *work.Pool          // of filters
+	room    *semaphore.Weighted // for answers, in bytes
 }
 
 // GetFlightInfo returns the endpoints with the rows of a request.
@@ -40,7 +42,10 @@ func (s *service) GetSchema(ctx context.Context, d *flight.FlightDescriptor) (*f
 		return nil, err
 	}
 	if request.Filter == "" {
-		a, err := s.answer(ctx, request, v)
+		if v, err = s.choose(ctx, v, request); err != nil {
+			return nil, err
+		}
+		a, err := v.answer(request)
 		if err != nil {
 			return nil, err
 		}
@@ -76,21 +81,19 @@ func (s *service) open(ctx context.Context, d *flight.FlightDescriptor) (protoco
 	return request.By(who), v, err
 }
 
-// answer answers a request from a view, once its filter, if it has one, is evaluated.
-func (s *service) answer(ctx context.Context, r protocol.Request, v *view) (answer, error) {
-	v, err := s.choose(ctx, v, r)
-	if err != nil {
-		return answer{}, err
-	}
-	return v.answer(r)
-}
-
+// info answers a request, once its filter, if it has one, is evaluated and there is room for the answer.
 func (s *service) info(ctx context.Context, d *flight.FlightDescriptor) (*flight.FlightInfo, error) {
 	request, v, err := s.open(ctx, d)
 	if err != nil {
 		return nil, err
 	}
-	a, err := s.answer(ctx, request, v)
+	if v, err = s.choose(ctx, v, request); err != nil {
+		return nil, err
+	}
+	if err := s.turn(ctx, len(d.GetCmd())); err != nil {
+		return nil, err
+	}
+	a, err := v.answer(request)
 	if err != nil {
 		return nil, err
 	}

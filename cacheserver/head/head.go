@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
@@ -57,7 +58,7 @@ func New(cfg Config) (*Head, error) {
 	}}
 	h.service = &service{
 		Flight: transport.Flight{Status: h.Status, Admit: cfg.Access.Admit()}, cfg: &h.cfg, cluster: h.cluster,
-		sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt)), checks: work.New(runtime.GOMAXPROCS(0)),
+		sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt)), checks: work.New(runtime.GOMAXPROCS(0)), room: semaphore.NewWeighted(answersMemory),
 	}
 	return h, nil
 }

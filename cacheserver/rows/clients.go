@@ -11,9 +11,9 @@ import (
 // Clients is the view of a budget for requests and responses, which may also use the bytes set aside by [Budget.Keep]. It is safe for
 // concurrent use.
 //
-// Reserve, for connections and requests, may use all of it. Allow, for responses, leaves a part of it free, so that a client that
-// holds the memory of all responses can't prevent others from sending requests. And no response reserves more than a quarter of the
-// free memory, so that memory is left for the next client.
+// Reserve, for requests, may use all of it. Connect, for connections, leaves room for the requests of those that are open. Allow, for
+// responses, leaves a larger part free, so that a client that holds the memory of all responses can't prevent others from sending
+// requests. And no response reserves more than a quarter of the free memory, so that memory is left for the next client.
 type Clients struct{ budget *Budget }
 
 const (
@@ -24,6 +24,8 @@ const (
 	// asking is the divisor that yields the part of the bytes kept for clients that responses leave to connections and requests; if
 	// none are kept, it applies to a sixteenth of the limit.
 	asking = 2
+	// calling is the divisor of that part that yields the bytes that connections leave to requests.
+	calling = 2
 )
 
 // Clients returns the budget's view for clients.
@@ -32,6 +34,11 @@ func (b *Budget) Clients() Clients { return Clients{b} }
 // Reserve reserves n bytes; if they don't fit, it reserves nothing and returns an *[ExhaustedError].
 func (c Clients) Reserve(n int64) error {
 	return c.reserve(n, c.budget.limit)
+}
+
+// Connect reserves n bytes for a connection, and leaves room for requests.
+func (c Clients) Connect(n int64) error {
+	return c.reserve(n, c.budget.limit-c.forRequests()/calling)
 }
 
 func (c Clients) reserve(n, limit int64) error {
@@ -51,9 +58,10 @@ func (c Clients) answer(n int64) error {
 }
 
 // forAnswers is the maximum number of bytes reserved in the budget when a response reserves some.
-func (c Clients) forAnswers() int64 {
-	return c.budget.limit - cmp.Or(c.budget.kept, c.budget.limit/16)/asking
-}
+func (c Clients) forAnswers() int64 { return c.budget.limit - c.forRequests() }
+
+// forRequests is the number of bytes that responses leave to connections and requests.
+func (c Clients) forRequests() int64 { return cmp.Or(c.budget.kept, c.budget.limit/16) / asking }
 
 // Release returns n reserved bytes.
 func (c Clients) Release(n int64) {

@@ -38,6 +38,12 @@ func TestClientsOfAFullNode(t *testing.T) {
 			t.Errorf("a request beside them: %v", err)
 		}
 		c.Release(kept / asking)
+		for c.Connect(freely/16) == nil {
+		}
+		if err := c.Reserve(kept / asking / calling); err != nil {
+			t.Errorf("connections left no room for requests: %v", err)
+		}
+		c.Release(c.Used() - a.used)
 		a.Close()
 		a.Release(a.used)
 		if c.Used() != 0 || b.Used() != limit-kept {

@@ -191,7 +191,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := h2.ReserveSoon(l.memory, connMemory); err != nil {
+		if err := h2.ConnectSoon(l.memory, connMemory, func() {}); err != nil {
 			l.log.Warn("no memory for a connection", "client", conn.RemoteAddr(), "error", err)
 			_ = conn.Close()
 			continue

@@ -71,7 +71,7 @@ func headCommand(env command.Env) *cobra.Command {
 }
 
 // headMemory bounds the memory that clients can use in a head. It does not include the plan.
-const headMemory = 256 << 20
+const headMemory = 128 << 20
 
 // groupNodes is the number of data nodes in a LeaderWorkerSet whose leader is the head; 0 without a LeaderWorkerSet.
 func groupNodes(env command.Env) int {

@@ -5,6 +5,7 @@ package scale
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,7 +42,8 @@ const asHead = "DATACACHE_SCALE_HEAD"
 // config configures the process of a head or a data node.
 type config struct {
 	Nodes, Splits int
-	Away          bool // the table can't be planned: only data nodes have the plan
+	Away          bool  // the table can't be planned: only data nodes have the plan
+	Memory        int64 // of a head, for clients; 0: as much as outside of tests
 
 	// Endpoint is the URL of a lake, whose table, at Metadata, or Folder is cached instead of a made up one; empty: none.
 	Endpoint, Metadata, Folder string
@@ -127,6 +129,15 @@ func (t table) Open(context.Context, source.Version, *source.Buffers) (source.Da
 
 func (t table) Retry(error) source.Retry { return source.Soon }
 
+// budget is that of a data node, or of a head.
+func (c config) budget() *rows.Budget {
+	if c.Join != "" {
+		return rows.NewBudget(256 << 20)
+	}
+	memory := cmp.Or(c.Memory, 128<<20)
+	return rows.NewBudget(memory).Keep(memory / 4)
+}
+
 // run runs a head, or a data node, until standard input ends. It prints its two addresses.
 func run(c config) error {
 	flight, err := net.Listen("tcp", "127.0.0.1:0")
@@ -139,7 +150,7 @@ func run(c config) error {
 	}
 	cached, store := c.open()
 	common := role.Config{
-		Flight: flight, HTTP: web, Source: cached, Store: store, Secret: "secret", Budget: rows.NewBudget(256 << 20),
+		Flight: flight, HTTP: web, Source: cached, Store: store, Secret: "secret", Budget: c.budget(),
 		Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(), Profiles: true, Grace: time.Millisecond,
 	}
 	var server interface{ Start(context.Context) error }
@@ -223,6 +234,16 @@ func (p *process) number(text string) float64 {
 func (p *process) peak() float64 {
 	p.t.Helper()
 	return p.line(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid), "VmHWM:") * 1024
+}
+
+// forget makes peak begin anew, and returns the memory that the process has now.
+func (p *process) forget() float64 {
+	p.t.Helper()
+	p.heap() // collects garbage
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.cmd.Process.Pid), []byte("5"), 0); err != nil {
+		p.t.Fatal(err)
+	}
+	return p.peak()
 }
 
 // heap is the heap in use after a collection, in bytes.

@@ -57,6 +57,12 @@ func answerCPU(s size, endpoints float64) float64 { return 0.07e-3 + 0.06e-6*s.D
 // stormCPU is that of W answers over new connections.
 func stormCPU(s size) float64 { return s.W * (0.08e-3 + answerCPU(s, s.D)) }
 
+// stormBytes is the memory that they take. Of more than connected, the others wait.
+func stormBytes(s size) float64 {
+	const connected, answers = 1920, 8 << 20
+	return 2 * (25e3*min(s.W, connected) + min(2*s.W*answerBytes(s, s.D, epochEndpoint), answers)) // twice, for the garbage collector
+}
+
 // endpointsInLanes are those of a rank's answer in order version 2.
 func endpointsInLanes(s size) float64 { return math.Ceil(s.D/32) + 2 }
 

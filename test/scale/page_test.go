@@ -11,6 +11,20 @@ const (
 ` + "`make scale-model`" + ` writes this page: one real head, as a process of its own, with data nodes that speak the protocol but hold no
 rows. What a data node costs is on [Benchmarks](benchmarks.md).
 `
+	onCluster = `
+## The group on a cluster
+
+` + "`make scale-cluster`" + ` measures, on a real Kubernetes of two nodes with the stock LeaderWorkerSet, a cache of two data nodes and one of as many
+as the machine holds. The last column grows with the pods as far as the middle ones do. Data nodes look up one name, their head's.
+
+`
+	objects = `
+## The object cache at the size of its model
+
+The [object cache](object-cache.md) is made after one that has 268 million objects on 55 nodes and answers 37,000 requests a second.
+` + "`make bench-objects`" + ` measures one node's objects, and what a request costs; [How fast it is](performance.md#object-cache) says what is assumed.
+
+`
 	outro = `
 ## Limits
 
@@ -18,10 +32,12 @@ rows. What a data node costs is on [Benchmarks](benchmarks.md).
 |---|---|---|
 | data nodes of a cache | 1,000 | the DataCache, the TrainJob, the head |
 | splits (row groups) of a table | 2,000,000 | the head, when it has planned |
-| memory of the head | 256 MiB for clients, and 0.3 KB for each split | |
+| a TrainJob's ranks, times the data nodes that each reads from in lanes: a 32nd, and 2 | 1,000,000 | the TrainJob's ` + "`numNodes`" + ` |
+| 280 KB for each data node | the head's memory | the TrainJob's ` + "`HEAD_MEM`" + ` |
+| 280 KB for each data node and 400 bytes for each split, when a head restarts | 90 % of the head's memory | the head, when it has planned |
 
-A connection, a call and its answer count 64 KiB, 16 KiB and twice the answer's length among the 256 MiB: of more than some 700 ranks that ask
-a head of 300 data nodes for a shuffled epoch at the same moment, some are told RESOURCE_EXHAUSTED and ask again. Data nodes are not
-affected.
+A head has 128 MiB for clients. Any number of ranks may ask at the same moment: some 1,900 are connected at a time, or 480 by TLS, and the
+others wait, up to a minute; connections without a call are closed for them. Answers are made and sent in the order of the calls, as far as
+8 MiB go; a client that is slow to read its answer keeps others waiting for a second at most.
 `
 )

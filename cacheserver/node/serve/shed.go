@@ -24,8 +24,12 @@ const (
 type memory struct{ server *Server }
 
 // Reserve implements transport.Memory.
-func (m memory) Reserve(n int64) error {
-	err := m.server.cfg.Budget.Clients().Reserve(n)
+func (m memory) Reserve(n int64) error { return m.orShed(m.server.cfg.Budget.Clients().Reserve(n)) }
+
+// Connect implements transport.Memory.
+func (m memory) Connect(n int64) error { return m.orShed(m.server.cfg.Budget.Clients().Connect(n)) }
+
+func (m memory) orShed(err error) error {
 	if err != nil {
 		m.server.streams.shed(time.Now())
 	}

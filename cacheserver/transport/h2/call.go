@@ -29,6 +29,9 @@ func (c *conn) open(id uint32, r request, ended bool) error {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream, Cause: errors.New("too many streams")}
 	}
 	memory := memoryOf(&r)
+	if c.streams.running > 0 {
+		memory += callMemory
+	}
 	if err := c.server.cfg.Memory.Reserve(memory); err != nil {
 		if c.streams.running >= maxRefused {
 			return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream, Cause: err}
@@ -94,7 +97,7 @@ func (c *conn) done(s *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.drop(s, errCallEnded)
-	c.streams.running--
+	c.streams.remove()
 	if c.streams.over() {
 		c.fail(errDrained)
 	}

@@ -66,6 +66,23 @@ func (c *conn) beat() {
 func (c *conn) drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.drainLocked()
+}
+
+// shed drains the connection if its last call returned a while ago.
+func (c *conn) shed() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.streams.begun > 0 && c.streams.running == 0 && time.Since(c.streams.quiet) > shedAfter {
+		c.drainLocked()
+	}
+}
+
+func (c *conn) drainLocked() {
+	if c.streams.leaving {
+		return
+	}
+	c.streams.leaving = true
 	if !c.greeted {
 		_ = c.raw.Close()
 		return

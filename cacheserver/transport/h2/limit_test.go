@@ -30,7 +30,8 @@ func (p *purse) Reserve(n int64) error {
 	return nil
 }
 
-func (p *purse) Release(n int64) { p.free.Add(n) }
+func (p *purse) Connect(n int64) error { return p.Reserve(n) }
+func (p *purse) Release(n int64)       { p.free.Add(n) }
 
 // gather receives messages until the end and returns the last one.
 func gather(_ any, stream grpc.ServerStream) error {

@@ -22,6 +22,8 @@ const (
 	lastWrite = time.Second
 	// drainWait is how long a client may still open streams after the first GOAWAY: less if it answers the PING earlier.
 	drainWait = time.Second
+	// shedAfter is how long ago a connection's last call must have returned for it to be drained when another needs its memory.
+	shedAfter = time.Second
 
 	// maxStreams is the maximum number of running calls per connection. A call that its client reset counts until its handler has
 	// returned, so that resets gain nothing (CVE-2023-44487).

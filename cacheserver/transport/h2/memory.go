@@ -16,6 +16,8 @@ import (
 type Memory interface {
 	// Reserve reserves n bytes, or nothing and returns an error with the bytes needed and available.
 	Reserve(n int64) error
+	// Connect is Reserve for a connection: it leaves room for the requests of those that are open.
+	Connect(n int64) error
 	Release(n int64)
 }
 
@@ -23,14 +25,15 @@ type Memory interface {
 type unlimited struct{}
 
 func (unlimited) Reserve(int64) error { return nil }
+func (unlimited) Connect(int64) error { return nil }
 func (unlimited) Release(int64)       {}
 
 const (
-	// connMemory is the approximate memory of a connection without calls, tlsMemory the additional memory of TLS.
+	// connMemory is the approximate memory of a connection with one call, tlsMemory the additional memory of TLS.
 	connMemory, tlsMemory = 64 << 10, 192 << 10
-	// connWait is how long a connection waits for memory.
-	connWait = 10 * time.Second
-	// callMemory is the approximate memory of a call besides its header fields and messages: a goroutine, contexts, the stream.
+	// connWait is how long a connection waits for memory, and connPoll how often it looks.
+	connWait, connPoll = time.Minute, 200 * time.Millisecond
+	// callMemory is the approximate memory of a further call besides its header fields and messages: a goroutine, contexts, the stream.
 	callMemory = 16 << 10
 	// copies is the maximum number of copies of a received byte in memory: the received and the decoded one, or two during the growth
 	// of a buffer.
@@ -46,7 +49,7 @@ const (
 
 // memoryOf estimates the memory of a request's header fields.
 func memoryOf(r *request) int64 {
-	total := int64(callMemory + len(r.path))
+	total := int64(len(r.path))
 	for name, values := range r.metadata {
 		for _, v := range values {
 			total += int64(len(name) + len(v) + 32) // as RFC 9113 section 6.5.2 counts
@@ -55,12 +58,13 @@ func memoryOf(r *request) int64 {
 	return total
 }
 
-// ReserveSoon reserves n bytes for a connection. If there is no memory, it waits a while for others to release some.
-func ReserveSoon(memory Memory, n int64) error {
-	for end := time.Now().Add(connWait); ; time.Sleep(connWait / 100) {
-		if err := memory.Reserve(n); err == nil || time.Now().After(end) {
+// ConnectSoon reserves n bytes for a connection. If there is no memory, it calls free, and waits a while for others to release some.
+func ConnectSoon(memory Memory, n int64, free func()) error {
+	for end := time.Now().Add(connWait); ; time.Sleep(connPoll) {
+		if err := memory.Connect(n); err == nil || time.Now().After(end) {
 			return err
 		}
+		free()
 	}
 }
 

@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -65,6 +67,7 @@ type Server struct {
 	ended     sync.Cond // signals that a connection has ended
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
+	shedAt    time.Time // last time
 	draining  bool
 }
 
@@ -180,7 +183,7 @@ func (s *Server) serve(raw net.Conn) {
 	if s.cfg.TLS != nil {
 		memory += tlsMemory
 	}
-	if err := ReserveSoon(s.cfg.Memory, memory); err != nil {
+	if err := ConnectSoon(s.cfg.Memory, memory, s.shed); err != nil {
 		s.cfg.Log.Warn("no memory for a connection", "client", raw.RemoteAddr(), "error", err)
 		_ = raw.Close()
 		return
@@ -196,6 +199,21 @@ func (s *Server) serve(raw net.Conn) {
 		_ = raw.Close()
 	}
 	c.serve()
+}
+
+// shed drains connections that are not in use. It is called often while there is no memory for another one.
+func (s *Server) shed() {
+	s.mu.Lock()
+	if time.Since(s.shedAt) < connPoll {
+		s.mu.Unlock()
+		return
+	}
+	s.shedAt = time.Now()
+	conns := slices.Collect(maps.Keys(s.conns))
+	s.mu.Unlock()
+	for _, c := range conns {
+		c.shed()
+	}
 }
 
 // forget removes a connection that has ended.
@@ -235,9 +253,5 @@ func (s *Server) halt() []*conn {
 	for l := range s.listeners {
 		_ = l.Close()
 	}
-	conns := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
-	return conns
+	return slices.Collect(maps.Keys(s.conns))
 }
