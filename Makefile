@@ -107,6 +107,8 @@ export DATACACHE_IMAGES := $(IMAGES)
 # Where 'make release-build' puts what it makes, and 'make release' pushes images.
 export RELEASE_DIR      ?= $(CURDIR)/bin/release
 export RELEASE_REGISTRY ?= ghcr.io/kubeflow/datacache
+# What long measurements print for docs/scale.md.
+MEASURED := $(CURDIR)/test/scale/measured
 # Where each test target writes how long its tests took, for 'make slowest'.
 REPORTS ?= $(CACHE)/tests
 PYCONF  := hack/python/pyproject.toml
@@ -133,6 +135,7 @@ BENCH    ?=
 PROFILE  ?=
 SOAK     ?= 200
 SCHEDULES ?= 10000
+LARGE    ?= 100
 TABLES   ?= 1000
 SEED     ?= $(shell date +%s)
 SOAK_SEED ?= $(shell date +%s)
@@ -148,6 +151,8 @@ DEMO     ?=
 SIZE     ?=
 E2E      ?=
 LOSSES   ?= 10
+PODS     ?= 100
+OBJECTS  ?= 4900000
 
 export PYTHON3
 # golangci-lint remembers findings with the paths of the checkout that it saw first: each checkout has its own memory.
@@ -582,12 +587,12 @@ bench-gpu: build training-venv ## Print how long training steps wait for batches
 	@PYTHONPATH=python/src:test/conformance:hack $(TRAINING) test/bench/gpu.py --server $(SERVER)
 
 .PHONY: bench-objects
-bench-objects: build venv $(MINIO) ## Print the object cache's requests per CPU-second beside nginx, what a fleet takes, a restart with 1 M objects, a 1 GB table read twice (about 10 min).
+bench-objects: build venv $(MINIO) ## Print the object cache's requests per CPU-second beside nginx, what a fleet and OBJECTS=4900000 objects a node take (for docs/scale.md), a 1 GB table read twice (about 25 min).
 	@hack/bootstrap nginx
 	@echo "==> bench-objects: requests per CPU-second beside nginx (about 5 min)"
-	@OBJECTCACHE_SPEED=3s go test ./test/objectcache -run '^Test(Batch|Fleet)?Speed$$' -count=1 -v
-	@echo "==> bench-objects: the index of 1 M objects, read anew (about 1 min)"
-	@go test -run '^$$' -bench Scan -benchtime 3x ./objectcache/store
+	@OBJECTCACHE_SPEED=3s OBJECTCACHE_FLEET=$(MEASURED)/fleet.txt go test ./test/objectcache -run '^Test(Batch|Fleet)?Speed$$' -count=1 -v
+	@echo "==> bench-objects: $(OBJECTS) objects on a disk: a start, the index, evictions (about 15 min)"
+	@OBJECTCACHE_OBJECTS=$(OBJECTS) OBJECTCACHE_MANY=$(MEASURED)/objects.txt go test ./objectcache/store -run '^TestManyObjects$$' -count=1 -timeout=0 -v
 	@echo "==> bench-objects: what a 1 GB table reads from its bucket, and how much when an object cache is lost (about 3 min)"
 	@OBJECTCACHE_MB=1000 $(PYTHON) -m pytest test/conformance/test_object_cache.py --server $(SERVER) --minio $(MINIO) -s -k second_load
 
@@ -600,9 +605,11 @@ bench-fluid: kube-tools fluid-tools training-venv ## Print how long FLUID_CACHES
 	@DATACACHE_CLUSTER=$(CLUSTER) FLUID_RUNS=$(FLUID_RUNS) go test ./test/e2e -run '^TestFluid$$' -count=1 -timeout=0 -v
 
 .PHONY: schedules
-schedules: bootstrap ## Run SCHEDULES=10000 seeded schedules of faults against whole caches in one process, on a fake clock (about 25 min; CI runs 200).
+schedules: bootstrap ## Run SCHEDULES=10000 seeded schedules of faults against whole caches in one process, on a fake clock, and LARGE=100 with 64 data nodes (about 45 min; CI runs 200 and 3).
 	@echo "==> schedules: $(SCHEDULES) on a fake clock; a failure names the SOAK_SEED that repeats it"
 	@GOMAXPROCS=1 GOGC=400 SOAK_SEED=$(SOAK_SEED) SOAK_SCHEDULES=$(SCHEDULES) go test ./test/soak -run '^TestSchedules$$' -count=1 -timeout=0 -v | sed -u '/^=== /d; /--- PASS: TestSchedules\//d; $${/^FAIL/q1}'
+	@echo "==> schedules: $(LARGE) with 64 data nodes"
+	@GOMAXPROCS=1 GOGC=400 SOAK_NODES=64 SOAK_SEED=$(SOAK_SEED) SOAK_SCHEDULES=$(LARGE) go test ./test/soak -run '^TestSchedules$$' -count=1 -timeout=0 -v | sed -u '/^=== /d; /--- PASS: TestSchedules\//d; $${/^FAIL/q1}'
 
 .PHONY: soak
 soak: schedules build training-venv ## Run schedules, then real servers that are lost SOAK=200 times under the Python loader, and SOAK times under Go clients (about 90 min; CI runs a few of each).
@@ -649,6 +656,10 @@ scale-model: ## Measure a head with 10, 100 and 300 data nodes beside the model 
 .PHONY: scale-files
 scale-files: ## Plan a table and a folder of FILES=100000 files on a store whose requests take 20 ms, the table also with two data nodes: time, CPU and memory a file (about 3 min; CI plans 4,000).
 	@SCALE_FILES=$(FILES) go test ./test/scale -run '^TestFiles$$' -count=1 -timeout=0 -v
+
+.PHONY: scale-cluster
+scale-cluster: training-venv cluster ## Start a cache of PODS=100 data nodes on that cluster, and write what it takes, and what one of 1,000 would take, for docs/scale.md (about 10 min).
+	@DATACACHE_CLUSTER=$(CLUSTER) E2E_PODS=$(PODS) E2E_PODS_PAGE=$(MEASURED)/cluster.txt go test ./test/e2e -count=1 -timeout=0 -v -run '^TestManyPods$$'
 
 .PHONY: verify
 verify: generate fmt lint ## What CI wants of a change: generated and formatted files are in the commit, lint is clean (about 1 min).

@@ -38,7 +38,7 @@ func number(t *testing.T, name string, fallback uint64) uint64 {
 	return n
 }
 
-// TestSchedules runs SOAK_SCHEDULES schedules, with consecutive seeds starting at SOAK_SEED.
+// TestSchedules runs SOAK_SCHEDULES schedules, with consecutive seeds starting at SOAK_SEED, with SOAK_NODES data nodes or, without it, a few.
 func TestSchedules(t *testing.T) {
 	count, first := number(t, "SOAK_SCHEDULES", 20), number(t, "SOAK_SEED", 1)
 	t.Logf("SOAK_SEED=%d SOAK_SCHEDULES=%d", first, count)
@@ -51,7 +51,7 @@ func TestSchedules(t *testing.T) {
 			cryptotest.SetGlobalRandom(t, seed)
 			synctest.Test(t, func(t *testing.T) { run(t, seed, made, sum) })
 		}) {
-			t.Fatalf("schedule %d of %d failed; again: SOAK_SEED=%d SOAK_SCHEDULES=1 go test ./test/soak -run TestSchedules", seed-first+1, count, seed)
+			t.Fatalf("schedule %d of %d failed; again: SOAK_NODES=%s SOAK_SEED=%d SOAK_SCHEDULES=1 go test ./test/soak -run TestSchedules", seed-first+1, count, os.Getenv("SOAK_NODES"), seed)
 		}
 		if done := seed - first + 1; done%1000 == 0 && done < count {
 			t.Logf("%d of %d schedules after %s", done, count, time.Since(began).Round(time.Second))

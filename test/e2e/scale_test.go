@@ -1,0 +1,234 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/wellknown"
+)
+
+// goalPods is the size of the group of the largest cache: 1,000 data nodes and the head.
+const goalPods = 1001
+
+// TestManyPods starts a cache of E2E_PODS data nodes, each with 32 MiB for rows and clients, and prints what it takes of the cluster, and
+// what a group of goalPods would take: some of it grows with the pods, the rest is the same for any number. It is not parallel, since
+// requests of other tests would be counted.
+func TestManyPods(t *testing.T) {
+	text := os.Getenv("E2E_PODS")
+	if text == "" {
+		t.Skip("E2E_PODS=100 asks for it: it takes minutes and the memory of that many pods")
+	}
+	count, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("E2E_PODS=%q: want a number: %v", text, err)
+	}
+	ns := namespace(t)
+	page := managerMetrics(t, ns)
+	few, many := groupCost(t, ns, "few", 2, page), groupCost(t, ns, "many", count, page)
+	var out strings.Builder
+	fmt.Fprintf(&out, "| | %d pods | %d pods | %d pods (computed) |\n|---|---|---|---|\n", 3, count+1, goalPods)
+	for _, name := range slices.Sorted(maps.Keys(many)) {
+		each := (many[name] - few[name]) / float64(count-2)
+		fmt.Fprintf(&out, "| %s | %.4g | %.4g | %.4g |\n", name, few[name], many[name], few[name]+each*(goalPods-3))
+	}
+	fmt.Print(out.String())
+	if path := os.Getenv("E2E_PODS_PAGE"); path != "" {
+		if err := os.WriteFile(path, []byte(out.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// groupCost creates a cache, measures it when it is Ready and then for half a minute, and deletes it.
+func groupCost(t *testing.T, ns, name string, dataNodes int, managerPage func() map[string]float64) map[string]float64 {
+	t.Helper()
+	dc := sharedCache(ns, reviews.write(t), ns)
+	dc.Name, dc.Spec.Arrow.DataNodes, dc.Spec.Retention.IdleTTL = name, int32(dataNodes), nil
+	dc.Spec.Arrow.DataNode.Resources = corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("5m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
+		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("112Mi")}, // the process itself takes 80
+	}
+	api, own, began := apiRequests(t), managerPage(), time.Now()
+	cluster.Create(t, dc)
+	pods := &corev1.PodList{}
+	await(t, "the pods to run", func() error {
+		if err := cluster.Client.List(t.Context(), pods, client.InNamespace(ns), client.MatchingLabels{wellknown.LabelCache: name}); err != nil {
+			return err
+		}
+		running := 0
+		for _, p := range pods.Items {
+			if p.Status.Phase == corev1.PodRunning {
+				running++
+			}
+		}
+		if running != dataNodes+1 {
+			return fmt.Errorf("%d of %d run", running, dataNodes+1)
+		}
+		return nil
+	})
+	run := time.Since(began)
+	cluster.DataCache(t, ns, name, v1alpha1.StateReady)
+	cost := map[string]float64{
+		"seconds until all pods run": run.Seconds(), "seconds until the cache is Ready": time.Since(began).Seconds(),
+		"requests to the API server until then, of all its clients, without watches": sum(apiRequests(t)) - sum(api),
+		"of them by datacache's manager":                                             sum(managerPage()) - sum(own),
+	}
+	const rest = 30 * time.Second
+	api, own = apiRequests(t), managerPage()
+	time.Sleep(rest)
+	cost["requests a minute to the API server while nothing happens"] = (sum(apiRequests(t)) - sum(api)) / rest.Minutes()
+	cost["of them by datacache's manager, while nothing happens"] = (sum(managerPage()) - sum(own)) / rest.Minutes()
+	endpoints := &discoveryv1.EndpointSliceList{}
+	if err := cluster.Client.List(t.Context(), endpoints, client.InNamespace(ns), client.MatchingLabels{discoveryv1.LabelServiceName: wellknown.CacheName(name)}); err != nil {
+		t.Fatal(err)
+	}
+	cost["EndpointSlices of the group's Service"] = float64(len(endpoints.Items))
+	lookUp(t, cost, ns, name, dataNodes)
+	cluster.Delete(t, dc)
+	await(t, "the pods to go", func() error { return nothingRuns(t, ns) })
+	return cost
+}
+
+// lookUp looks up all pods of a group, one after the other, and the group itself.
+func lookUp(t *testing.T, cost map[string]float64, ns, name string, dataNodes int) {
+	t.Helper()
+	text, err := os.ReadFile(cluster.folder + "/resolv.conf")
+	if err != nil {
+		t.Skipf("needs a cluster of hack/cluster: %v", err)
+	}
+	server := net.JoinHostPort(strings.Fields(string(text))[1], "53")
+	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, server)
+	}}
+	group := fmt.Sprintf("%s.%s.svc.cluster.local.", wellknown.CacheName(name), ns)
+	began := time.Now()
+	for i := 1; i <= dataNodes; i++ {
+		pod := fmt.Sprintf("%s-0-%d.%s", wellknown.CacheName(name), i, group)
+		await(t, pod+" to be found", func() error {
+			found, err := resolver.LookupHost(t.Context(), pod)
+			if err == nil && len(found) != 1 {
+				err = fmt.Errorf("%s has the addresses %q", pod, found)
+			}
+			return err
+		})
+	}
+	cost["ms to look up a pod's name"] = float64(time.Since(began).Milliseconds()) / float64(dataNodes)
+	all, err := resolver.LookupHost(t.Context(), group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cost["addresses of the group's name"] = float64(len(all))
+}
+
+func sum(counts map[string]float64) (total float64) {
+	for _, n := range counts {
+		total += n
+	}
+	return total
+}
+
+var sample = regexp.MustCompile(`^(?:apiserver_request_total|rest_client_requests_total)\{(.*)\} (\S+)$`)
+
+// requests reads the counts of requests, without watches, from a page of metrics.
+func requests(t *testing.T, page io.Reader) map[string]float64 {
+	t.Helper()
+	counts := map[string]float64{}
+	lines := bufio.NewScanner(page)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		parts := sample.FindStringSubmatch(lines.Text())
+		if parts == nil || strings.Contains(parts[1], `verb="WATCH"`) {
+			continue
+		}
+		n, err := strconv.ParseFloat(parts[2], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts[parts[1]] += n
+	}
+	if len(counts) == 0 {
+		t.Fatal("the page of metrics counts no requests")
+	}
+	return counts
+}
+
+// apiRequests are those that the API server has counted.
+func apiRequests(t *testing.T) map[string]float64 {
+	t.Helper()
+	page, err := cluster.logs.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return requests(t, strings.NewReader(string(page)))
+}
+
+// managerMetrics returns a function that reads how many requests datacache's manager has sent.
+func managerMetrics(t *testing.T, ns string) func() map[string]float64 {
+	t.Helper()
+	cluster.Create(t, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: ns + "-metrics"}, Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ns, Name: account}},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "datacache-metrics-reader"},
+	})
+	pods := &corev1.PodList{}
+	if err := cluster.Client.List(t.Context(), pods, client.InNamespace(managerHome)); err != nil {
+		t.Fatal(err)
+	}
+	token := tokenOf(t, ns, "https://kubernetes.default.svc", nil)
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // its certificate is self-signed
+	return func() map[string]float64 {
+		counts := map[string]float64{}
+		for _, p := range pods.Items { // of its replicas one leads
+			if strings.HasPrefix(p.Name, "datacache-manager-") {
+				counts[p.Name] = sum(managerRequests(t, &http.Client{Transport: transport}, p.Name, token))
+			}
+		}
+		return counts
+	}
+}
+
+func managerRequests(t *testing.T, client *http.Client, pod, token string) map[string]float64 {
+	t.Helper()
+	local, stop, err := forward(managerHome, pod, 8443)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://localhost:%d/metrics", local), http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	answer, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		t.Fatalf("the manager's metrics: %s", answer.Status)
+	}
+	return requests(t, answer.Body)
+}
