@@ -154,7 +154,7 @@ type DeltaSource struct {
 type FilesSource struct {
 	// uris are folders, globs or files, such as s3://bucket/train/ or gs://bucket/*/part-*.parquet. In a folder, names that don't end in
 	// .parquet are left out, and what begins with _ or a dot. hf://owner/name[@revision][?config=name&split=name] is a data set on a
-	// Hugging Face hub.
+	// Hugging Face hub. A single address with ?list=1 at its end is a text with the URI of one file on each line.
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
@@ -166,7 +166,17 @@ type FilesSource struct {
 	// +optional
 	// +kubebuilder:validation:Enum=Auto;Ignore
 	Partitions PartitionColumns `json:"partitions,omitempty" rows:"yes"`
+
+	// partitionTypes are types of columns of folder names, by name, such as day: Date. Unset, or for other columns: Integer if all values
+	// are written as integers are, Date if all are dates, otherwise String.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=64
+	PartitionTypes map[string]PartitionType `json:"partitionTypes,omitempty" rows:"yes"`
 }
+
+// PartitionType is the type of a column of folder names.
+// +kubebuilder:validation:Enum=String;Integer;Date
+type PartitionType string
 
 // PartitionColumns says whether folder names are columns.
 type PartitionColumns string

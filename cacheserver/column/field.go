@@ -18,9 +18,10 @@ type Field struct {
 	Type     arrow.DataType // in which it is served
 	TypeName string         // the table's name of the type, for messages
 	Required bool
-	Kids     []Field // the fields of a struct, the element of a list, the key and the value of a map
-	Variant  bool    // variants are served as structs of their two binaries
-	Opaque   bool    // values cannot be compared, although those of Type can
+	Kids     []Field        // the fields of a struct, the element of a list, the key and the value of a map
+	Variant  bool           // variants are served as structs of their two binaries
+	Opaque   bool           // values cannot be compared, although those of Type can
+	Metadata arrow.Metadata // of the column as it is served
 }
 
 // FieldsOf describes the fields of a schema. Their IDs, and those of their parts, count from 1, each field before its parts. Those of lists
@@ -34,7 +35,7 @@ func describe(fields []arrow.Field, ids *int) []Field {
 	out := make([]Field, len(fields))
 	for i, f := range fields {
 		*ids++
-		out[i] = Field{ID: *ids, Name: f.Name, Type: f.Type, TypeName: Name(f.Type), Required: !f.Nullable}
+		out[i] = Field{ID: *ids, Name: f.Name, Type: f.Type, TypeName: Name(f.Type), Required: !f.Nullable, Metadata: f.Metadata}
 		switch t := f.Type.(type) {
 		case *arrow.StructType:
 			out[i].Kids = describe(t.Fields(), ids)

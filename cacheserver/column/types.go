@@ -64,6 +64,9 @@ var types = map[arrow.Type]Type{
 		}
 		return name
 	}, parseTimestamp),
+	arrow.DURATION: integers[int64](func(t arrow.DataType) string { // compared with numbers of its unit
+		return "duration_" + t.(*arrow.DurationType).Unit.String()
+	}, parseInteger[int64]),
 	arrow.DECIMAL128: {
 		Decimal, func(t arrow.DataType) string {
 			d := t.(*arrow.Decimal128Type)

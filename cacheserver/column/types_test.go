@@ -42,6 +42,7 @@ func TestRows(t *testing.T) {
 		{arrow.PrimitiveTypes.Uint64, "uint64", number("18446744073709551615"), `18446744073709551615`, DecimalValue(decimal128.FromU64(math.MaxUint64))},
 		{arrow.FixedWidthTypes.Float16, "half", number("0.1"), `0.1`, FloatValue(0.0999755859375)},
 		{arrow.FixedWidthTypes.Time32ms, "time", syntax.Literal{Kind: syntax.TimeLiteral, Value: "00:00:01.5"}, `"00:00:01.5"`, IntValue(1500)},
+		{arrow.FixedWidthTypes.Duration_ms, "duration_ms", number("-7"), `-7`, IntValue(-7)},
 		{arrow.PrimitiveTypes.Int32, "int", syntax.Literal{Kind: syntax.NumberLiteral, Value: "-7"}, `-7`, IntValue(-7)},
 		{arrow.PrimitiveTypes.Int64, "long", syntax.Literal{Kind: syntax.NumberLiteral, Value: "9e18"}, `9000000000000000000`, IntValue(9e18)},
 		{arrow.PrimitiveTypes.Float32, "float", syntax.Literal{Kind: syntax.NumberLiteral, Value: "-1.5"}, `-1.5`, FloatValue(-1.5)},

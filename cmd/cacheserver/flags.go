@@ -25,6 +25,7 @@ type sourceFlags struct {
 	files      []string
 	delta      string
 	partitions string
+	types      map[string]string // of columns of folder names
 	properties map[string]string
 	stall      time.Duration
 	retry      time.Duration
@@ -42,10 +43,13 @@ func (f *sourceFlags) register(flags *pflag.FlagSet, env command.Env) {
 	flags.StringVar(&f.location.Table, "table-name", env("TABLE_NAME"), "the table's name (env TABLE_NAME)")
 	flags.StringArrayVar(&f.files, "files", addresses(env("FILES")),
 		"folder, glob or file of Parquet files that no table format describes, instead of --metadata, such as s3://bucket/train/ or 'data/*/part-*.parquet',\n"+
-			"or a data set on a Hugging Face hub: hf://owner/name[@revision][?config=name&split=name] (env HF_ENDPOINT, HF_TOKEN); may be repeated, for files that follow each other (env FILES, which may be a JSON list)")
+			"or a data set on a Hugging Face hub: hf://owner/name[@revision][?config=name&split=name] (env HF_ENDPOINT, HF_TOKEN);\n"+
+			"ADDRESS?list=1 is a text with the URI of one file on each line; may be repeated, for files that follow each other (env FILES, which may be a JSON list)")
 	flags.StringVar(&f.delta, "delta", env("DELTA"),
 		"folder of a Delta table, instead of --metadata: s3://, gs://, abfss://, file:// or a path (env DELTA)")
 	flags.StringVar(&f.partitions, "partitions", env.Or("PARTITIONS", partitionsAuto), "auto makes columns of folder names of --files such as day=2026-01-31, off does not (env PARTITIONS)")
+	flags.StringToStringVar(&f.types, "partition-types", object(env("PARTITION_TYPES")),
+		"types of columns of folder names, as day=date: string, integer or date; otherwise the values decide (env PARTITION_TYPES, a JSON object)")
 	flags.StringToStringVar(&f.properties, "property", nil,
 		"Iceberg catalog or FileIO property, such as s3.endpoint=http://minio:9000 or token=...; may be repeated.\n"+
 			"Credentials are better left to the cloud SDK's own chain (AWS_*, GOOGLE_APPLICATION_CREDENTIALS, AZURE_*, workload identity),\n"+

@@ -118,7 +118,7 @@ func (f *sourceFlags) table(env command.Env) (*iceberg.Source, error) {
 
 // folders returns the source of the files that the flags name.
 func (f *sourceFlags) folders(store *objstore.Store) (*files.Source, error) {
-	s := &files.Source{Store: store, Location: files.Location{Plain: f.partitions == partitionsOff}}
+	s := &files.Source{Store: store, Location: files.Location{Plain: f.partitions == partitionsOff, Types: f.types}}
 	for _, uri := range f.files {
 		uri, err := absolute(uri)
 		if err != nil {
@@ -205,6 +205,18 @@ func list(text string) []string {
 		return addresses(text)
 	}
 	return strings.Split(text, ",")
+}
+
+// object parses a JSON object. Malformed JSON is returned as a key without a value, so that loading fails with an error that names it.
+func object(text string) map[string]string {
+	if text == "" {
+		return nil
+	}
+	var pairs map[string]string
+	if json.Unmarshal([]byte(text), &pairs) != nil {
+		return map[string]string{text: ""}
+	}
+	return pairs
 }
 
 // addresses parses a JSON list, or one address.

@@ -22,6 +22,7 @@ const (
 	envFiles      = "FILES"
 	envDelta      = "DELTA"
 	envPartitions = "PARTITIONS"
+	envTypes      = "PARTITION_TYPES"
 	envSchema     = "SCHEMA_NAME"
 	envTable      = "TABLE_NAME"
 	envCatalog    = "CATALOG_URI"
@@ -66,6 +67,9 @@ func sourceEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
 		env = append(env, variable(envFiles, jsonList(s.Files.URIs)))
 		if s.Files.Partitions == v1alpha1.PartitionsIgnore {
 			env = append(env, variable(envPartitions, "off"))
+		}
+		if types := s.Files.PartitionTypes; len(types) > 0 {
+			env = append(env, variable(envTypes, jsonObject(types)))
 		}
 	}
 	if arrow.MetadataLocation != nil {
@@ -135,6 +139,19 @@ func fromSecret(name, secret, key string, optional bool) corev1.EnvVar {
 
 // jsonList encodes a list of names, which may contain commas.
 func jsonList(names []string) string {
+	text, err := json.Marshal(names)
+	if err != nil {
+		panic(err) // strings can always be encoded
+	}
+	return string(text)
+}
+
+// jsonObject encodes the types of columns, by name, as cacheserver calls them.
+func jsonObject(types map[string]v1alpha1.PartitionType) string {
+	names := make(map[string]string, len(types))
+	for column, t := range types {
+		names[column] = strings.ToLower(string(t))
+	}
 	text, err := json.Marshal(names)
 	if err != nil {
 		panic(err) // strings can always be encoded

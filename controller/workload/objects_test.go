@@ -100,6 +100,8 @@ func TestSourceEnv(t *testing.T) {
 	source := &v1alpha1.Source{Files: &v1alpha1.FilesSource{URIs: []string{"s3://b/a,b$c/", "s3://b/d"}, Partitions: v1alpha1.PartitionsAuto}}
 	dc := &v1alpha1.DataCache{Spec: v1alpha1.DataCacheSpec{Arrow: &v1alpha1.ArrowCache{Source: source}}}
 	want := []corev1.EnvVar{{Name: "FILES", Value: `["s3://b/a,b$$c/","s3://b/d"]`}}
+	source.Files.PartitionTypes = map[string]v1alpha1.PartitionType{"day": "Date", "code": "String"}
+	want = append(want, corev1.EnvVar{Name: "PARTITION_TYPES", Value: `{"code":"string","day":"date"}`})
 	got := sourceEnv(dc)
 	if diff := cmp.Diff(want, got[:len(got)-1]); diff != "" { // the last is the cache's secret
 		t.Errorf("environment differs (-want +got):\n%s", diff)

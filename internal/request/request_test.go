@@ -127,6 +127,10 @@ func TestParse(t *testing.T) {
 				a.Columns, a.Filter, a.Source.Files.Partitions = []string{"a", "b"}, new("a>1"), v1alpha1.PartitionsIgnore
 			})},
 		{"files, partitions as by default", trainJob("cache+s3://bucket/train/?partitions=auto"), nil, folder(nil)},
+		{"files, a list", trainJob("cache+s3://bucket/train.txt?list=1&columns=a"), nil,
+			folder(func(_ *Request, a *v1alpha1.ArrowCache) {
+				a.Source.Files.URIs[0], a.Columns = "s3://bucket/train.txt?list=1", []string{"a"}
+			})},
 		{"files, a glob with what looks like an escape", trainJob("cache+gs://b/x=a%2Fb/*.parquet"), nil,
 			folder(func(_ *Request, a *v1alpha1.ArrowCache) { a.Source.Files.URIs[0] = "gs://b/x=a%2Fb/*.parquet" })},
 		{"a data set on a hub", trainJob("cache+hf://acme/books@v1?split=train&columns=a&config=en", "HF_ENDPOINT=http://hub"), nil,

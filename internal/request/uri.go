@@ -28,7 +28,7 @@ const (
 
 const (
 	tableForm     = "must be cache://<schema>/<table>, with the levels of a schema joined by dots and, where wanted, ?columns=a,b&filter=...&snapshot=..."
-	folderForm    = "must be cache+<address>, such as cache+s3://bucket/train/ or cache+gs://bucket/*/part-*.parquet, with no spaces and, where wanted, ?columns=a,b&filter=...&partitions=off; addresses begin with s3, s3a, gs, abfs, abfss, wasb, wasbs or file; a data set on a Hugging Face hub is cache+hf://owner/name[@revision][?config=...&split=...], a Delta table cache+delta+s3://bucket/table[?version=...]"
+	folderForm    = "must be cache+<address>, such as cache+s3://bucket/train/ or cache+gs://bucket/*/part-*.parquet, with no spaces and, where wanted, ?columns=a,b&filter=...&partitions=off&list=1; addresses begin with s3, s3a, gs, abfs, abfss, wasb, wasbs or file; a data set on a Hugging Face hub is cache+hf://owner/name[@revision][?config=...&split=...], a Delta table cache+delta+s3://bucket/table[?version=...]"
 	referenceForm = "must be datacache://<name> or datacache://<namespace>/<name>; several are separated by commas"
 )
 
@@ -93,7 +93,12 @@ func parseFolderURI(uri string) (address string, query url.Values, reason string
 		return "", nil, folderForm
 	}
 	query, reason = parseQuery(rawQuery)
-	if strings.HasPrefix(address, hubScheme) {
+	isHub := strings.HasPrefix(address, hubScheme)
+	if query.Get("list") == "1" && !isHub && !strings.HasPrefix(uri, deltaScheme) {
+		delete(query, "list")
+		address += "?list=1"
+	}
+	if isHub {
 		if part := partOfDataset(query); part != "" {
 			address += "?" + part
 		}

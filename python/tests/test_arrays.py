@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from kubeflow_datacache import ColumnError
-from kubeflow_datacache.rows.arrays import Policy, values
-from kubeflow_datacache.rows.block import DEFAULT, StepBlock
+from kubeflow_datacache.rows.arrays import DEFAULT, Policy, values
+from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.rows.gather import Gather, concatenate
 
 NOON = dt.datetime(2026, 1, 2, 12, 0, 0)
@@ -38,6 +38,9 @@ SAME_MEMORY: list[tuple[pa.DataType, list[Any], Any]] = [
     (pa.large_list(pa.float32()), [[1, 2], [3, 4]], np.array([[1, 2], [3, 4]], np.float32)),
     (pa.list_(pa.int64(), 2), [[1, 2], [3, 4]], np.array([[1, 2], [3, 4]])),
     (pa.list_(pa.binary(2)), [[b"ab"], [b"cd"]], np.array([[[97, 98]], [[99, 100]]], np.uint8)),
+    (pa.list_(pa.list_(pa.int8(), 2), 1), [[[1, 2]], [[3, 4]]], np.array([[[1, 2]], [[3, 4]]], np.int8)),
+    (pa.list_(pa.list_(pa.int8(), 2)), [[[1, 2]], [[3, 4]]], np.array([[[1, 2]], [[3, 4]]], np.int8)),
+    (pa.uuid(), [b"a" * 16, b"b" * 16], np.array([[97] * 16, [98] * 16], np.uint8)),
 ]
 
 
@@ -76,6 +79,9 @@ def _within(view: Any, array: pa.Array) -> bool:
         (pa.array([], pa.binary(3)), np.empty((0, 3), np.uint8)),
         (pa.array([], pa.list_(pa.int64(), 3)), np.empty((0, 3), np.int64)),
         (pa.array([], VECTORS), np.empty((0, 0), np.int32)),
+        (pa.array([], pa.list_(pa.list_(pa.int8(), 2), 3)), np.empty((0, 3, 2), np.int8)),
+        (pa.array([], pa.list_(pa.list_(pa.int8(), 2))), np.empty((0, 0, 2), np.int8)),
+        (pa.array([[[1.0, None]]], pa.list_(pa.list_(pa.float32(), 2), 1)), np.array([[[1, np.nan]]], np.float32)),
         (pa.array([], pa.list_(pa.binary(2))), np.empty((0, 0, 2), np.uint8)),
         (pa.array([[1.0, None], [2.0, 3.0]]), np.array([[1, np.nan], [2, 3]])),
     ],
@@ -112,6 +118,8 @@ HOLES = [
     pa.array([b"abc", None], pa.binary(3)),
     pa.array([[1, None]]),
     pa.array([[1, None]], pa.list_(pa.int8(), 2)),
+    pa.array([[[1, None]]], pa.list_(pa.list_(pa.int8(), 2), 1)),
+    pa.array([b"a" * 16, None], pa.uuid()),
 ]
 
 
@@ -195,6 +203,10 @@ COLUMNS: dict[str, Any] = {
     "holes": lambda i: [i, None],
     "struct": lambda i: {"a": i, "b": str(i)},
     "none": lambda i: [],
+    "grid": lambda i: [[i, i + 1], [i + 2, i + 3]],
+    "grid holes": lambda i: [[i, None], [1, 2]] if i % 3 else [None, [1, 2]],
+    "uuid": lambda i: bytes([i]) * 16,
+    "uuid holes": lambda i: bytes([i]) * 16 if i % 3 else None,
     "page": lambda i: f"row {i} " * 700,
     "image": lambda i: bytes([i]) * (i % 3 * 5000),
     "long holes": lambda i: None if i % 5 == 0 else "x" * 4000,
@@ -203,6 +215,10 @@ TYPES = {
     "decimal": pa.decimal128(12, 2),
     "none": pa.list_(pa.int8()),
     "even": pa.list_(pa.int16()),
+    "grid": pa.list_(pa.list_(pa.int32(), 2), 2),
+    "grid holes": pa.list_(pa.list_(pa.int32(), 2), 2),
+    "uuid": pa.uuid(),
+    "uuid holes": pa.uuid(),
     "image": pa.large_binary(),
 }
 

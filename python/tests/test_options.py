@@ -42,6 +42,8 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"transform_threads": 1, "transform_processes": 1}, ValueError, r"want one of them"),
     ({"transform": str, "transform_threads": -1}, ValueError, r"transform_threads = -1: want at least 0"),
     ({"transform": str, "transform_processes": -1}, ValueError, r"transform_processes = -1: want at least 0"),
+    ({"cast": "int64"}, TypeError, r"cast = 'int64': want dtypes by column"),
+    ({"cast": {"id": "int63"}}, ValueError, r"cast\['id'\] = 'int63': want one of bool, uint8"),
     ({"num_splits": 8}, TypeError, r"num_splits is no parameter of a loader; here it is nothing: any world size"),
     ({"read_batch_size": 8}, TypeError, r"read_batch_size .* here it is prefetch_bytes"),
     ({"prefetch_batches": 8}, TypeError, r"prefetch_batches .* here it is prefetch_bytes"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 import string
+import uuid
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -176,6 +177,9 @@ _MAKERS: list[tuple[str, pa.DataType, Make]] = [
     ("vector", pa.list_(pa.float32(), 3), lambda r: [r.randrange(100) / 4 for _ in range(3)]),
     ("pixels", pa.list_(pa.field("element", pa.uint8(), nullable=False), 4), lambda r: list(r.randbytes(4))),
     ("points", pa.list_(pa.list_(pa.float16(), 2)), lambda r: [[0.5 * i, 1.0] for i in range(r.randrange(3))]),
+    ("pages", pa.list_(pa.list_(pa.float16(), 3), 2), lambda r: [[r.randrange(99) / 8] * 3, [0.5, 1.0, 2.0]]),
+    ("uuid", pa.uuid(), lambda r: uuid.UUID(int=r.getrandbits(128)).bytes),
+    ("json", pa.json_(), lambda r: f'{{"a": {r.randrange(99)}}}'),
     ("string", pa.string(), _words(string.ascii_letters + "äß日", 12)),
     ("large", pa.large_string(), _words(string.ascii_letters, 30)),
     ("binary", pa.binary(), lambda r: r.randbytes(r.randrange(9))),
@@ -197,7 +201,11 @@ def _table(r: random.Random, n: int, makers: list[tuple[str, pa.DataType, Make]]
 def every_type(r: random.Random, n: int) -> pa.Table:
     """Rows with a column of each type."""
     words = pa.array([r.choice(["ash", "birch", None]) for _ in range(n)]).dictionary_encode()
-    return _table(r, n, _MAKERS).append_column("dictionary", words)
+    numbers = pa.array(
+        [None if r.random() < 0.1 else [float(i) for i in range(6)] for _ in range(n)], pa.list_(pa.float32(), 6)
+    )
+    tensors = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.float32(), (2, 3), permutation=[1, 0]), numbers)
+    return _table(r, n, _MAKERS).append_column("dictionary", words).append_column("tensor", tensors)
 
 
 def random_folder(seed: int) -> Folder:

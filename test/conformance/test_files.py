@@ -74,8 +74,8 @@ def test_types_are_those_of_the_files(folder: Path, private: Private, connect: C
     cache = private(["--files", str(folder)])
     cache.wait("Ready")
     got, want = connect(cache).table().schema, folders.every_type(random.Random(0), 1).schema
-    served = {"large": pa.string(), "dictionary": pa.string()}
-    for name in ("vector", "pixels", "points"):
+    served = {"large": pa.string(), "dictionary": pa.string(), "json": pa.string()}
+    for name in ("vector", "pixels", "points", "pages", "tensor"):
         assert got.field(name).type == want.field(name).type, name
     assert {f.name: f.type for f in got} == {f.name: served.get(f.name, f.type) for f in want}
     assert not any(f.metadata for f in got)
@@ -104,6 +104,10 @@ def test_filters_on_types_that_iceberg_lacks(folder: Path, private: Private, con
     others = {
         "half": pa.array([-1.5, 0.0, 0.25, 65504.0, float("nan"), float("inf"), None], pa.float16()),
         "clock": pa.array([0, 1, 999, 1000, 86_399_999, None, None], pa.time32("ms")),
+        "lasts": pa.array([-1, 0, 1, 1 << 40, None, 7, 8], pa.duration("us")),
+        "at": pa.array([0, 1, 3_600_000, -1, None, 7, 8], pa.timestamp("ms", "Europe/Berlin")),
+        "key": pa.array([bytes([i]) * 16 for i in (0, 1, 127, 128, 255)] + [None] * 2, pa.uuid()),
+        "doc": pa.array(['{"a": 1}', "[]", None, "{}", "1", "2", "3"], pa.json_()),
         "row": pa.array(range(7), pa.int32()),
     }
     folders.write(folder, "f.parquet", pa.table({**unsigned, **signed, **others}), row_group_size=2)
@@ -120,6 +124,12 @@ def test_filters_on_types_that_iceberg_lacks(folder: Path, private: Private, con
         "clock >= TIME '00:00:01'": [3, 4],
         "clock = '00:00:00.999'": [2],
         "u64 IS NULL": [6],
+        "lasts > 0 AND lasts <> 8": [2, 3, 5],
+        "lasts IN (-1, 7)": [0, 5],
+        "at >= TIMESTAMP '1970-01-01T02:00:00+01:00'": [2],
+        "key >= '80808080-8080-8080-8080-808080808080'": [3, 4],
+        "key = '01010101-0101-0101-0101-010101010101'": [1],
+        "doc = '{}' OR doc LIKE '{%'": [0, 3],
     }
     whole = private(["--files", str(folder)])
     whole.wait("Ready")
@@ -133,6 +143,10 @@ def test_filters_on_types_that_iceberg_lacks(folder: Path, private: Private, con
         "u32 > 2147483647 AND u8 <> 255",
         "half > 0.2",
         "clock >= TIME '00:00:01'",
+        "lasts >= 1099511627776",
+        "at < TIMESTAMP '1970-01-01T00:00:00Z'",
+        "key > '7f7f7f7f-7f7f-7f7f-7f7f-7f7f7f7f7f7f'",
+        "doc = '[]'",
     ):
         cache = private(["--files", str(folder), "--filter", where, "--columns", "row"], nodes=1)
         cache.wait("Ready")
@@ -194,7 +208,68 @@ def test_globs_and_several_addresses(folder: Path, caches: Caches, private: Priv
     files = ["part-10.parquet", "part-9.parquet", "a.parquet", "a-1/x.parquet", "a/z.parquet"]
     check_equal(connect(cache).table(), pa.concat_tables([pq.read_table(folder / f) for f in files]))
     twice = caches.run("inspect", "--files", str(folder), "--files", f"{folder}/a.parquet")
-    assert "a.parquet lies in two of the addresses" in twice.stderr
+    assert "a.parquet is named twice" in twice.stderr
+
+
+def test_a_list_names_the_files_in_the_order_of_their_rows(
+    folder: Path, caches: Caches, private: Private, connect: Connect
+) -> None:
+    folders.names_in_byte_order(folder)
+    names = ["part-9.parquet", "a/z.parquet", "B.parquet"]
+    listed = folder / "train.txt"
+    listed.write_text("".join(f"{folder / name}\r\n\n" for name in names))
+    cache = private(["--files", f"{listed}?list=1"])
+    cache.wait("Ready")
+    check_equal(connect(cache).table(), pa.concat_tables([pq.read_table(folder / name) for name in names]))
+    for text, says in {
+        "https://host/a.parquet?signature=x\n": "line 1",
+        f"\n{names[0]}": "line 2",
+        " \n": "names no file",
+        f"{folder}/a.parquet\n{folder}/a.parquet": "named twice",
+        f"{folder}/none.parquet": "none.parquet",
+        f"{folder}/a": "a",
+    }.items():
+        listed.write_text(text)
+        done = caches.run("inspect", "--files", f"{listed}?list=1")
+        assert done.returncode not in (0, 2), text
+        assert says in done.stderr, text
+    two = caches.run("inspect", "--files", f"{listed}?list=1", "--files", f"{folder}/a.parquet")
+    assert "name the list alone" in two.stderr
+
+
+def test_folder_names_have_the_types_that_are_named(
+    folder: Path, caches: Caches, private: Private, connect: Connect
+) -> None:
+    for day, code in (("2026-01-31", "7"), ("__HIVE_DEFAULT_PARTITION__", "007")):
+        folders.write(folder, f"day={day}/code={code}/n={code}/f.parquet", folders.numbers(0, 1))
+    types = ["--partition-types", "day=string", "--partition-types", "n=integer"]
+    cache = private(["--files", str(folder), *types, "--filter", "n = 7"])
+    cache.wait("Ready")
+    got = connect(cache).table()
+    assert got["day"].to_pylist() == ["2026-01-31", None]
+    assert (got["code"].to_pylist(), got["n"].to_pylist()) == (["7", "007"], [7, 7])
+    for given, says in {
+        "code=date": "code=7 is no date",
+        "hour=date": 'no such name, they name the columns "day", "code", "n"',
+        "n=float": "want string, integer or date",
+    }.items():
+        done = caches.run("inspect", "--files", str(folder), "--partition-types", given)
+        assert done.returncode not in (0, 2), given
+        assert says in done.stderr, given
+    off = caches.run("inspect", "--files", str(folder), "--partitions", "off", "--partition-types", "n=date")
+    assert "leave one of them out" in off.stderr
+
+
+def test_tensors_of_different_shapes_are_lists(folder: Path, private: Private, connect: Connect) -> None:
+    values = pa.array([[float(i) for i in range(6)]], pa.list_(pa.float32(), 6))
+    for name, shape in (("1", (2, 3)), ("2", (3, 2))):
+        tensors = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.float32(), shape), values)
+        folders.write(folder, f"{name}.parquet", pa.table({"t": tensors}))
+    cache = private(["--files", str(folder)], nodes=1)
+    cache.wait("Ready")
+    got = connect(cache).table()["t"]
+    assert got.type == values.type
+    assert got.to_pylist() == values.to_pylist() * 2
 
 
 def test_folder_names_are_no_columns_where_partitions_are_off(folder: Path, private: Private, connect: Connect) -> None:

@@ -31,10 +31,12 @@ const MaxURIs = 16
 // Location says where the files are. It is plain data.
 type Location struct {
 	// URIs are folders, globs or files, whose files follow each other in this order. In a glob, *, ? and [a-z] stand for parts of a name,
-	// and ** for any number of folders.
+	// and ** for any number of folders. A single URI may name a list of files instead; see ListQuery.
 	URIs []string `json:"uris"`
 	// Plain says that folder names such as day=2026-01-31 are no columns.
 	Plain bool `json:"plain,omitempty"`
+	// Types are the types of columns of folder names, by name: "string", "integer" or "date". The type of another one depends on its values.
+	Types map[string]string `json:"types,omitempty"`
 }
 
 // Source implements source.Source for folders of files. Its fields must not be changed once it is in use. Data nodes need only Store: the
@@ -160,6 +162,9 @@ func (l Location) validate() error {
 		if strings.TrimSpace(uri) == "" {
 			return fmt.Errorf("address %d of %d is empty: give a folder, a glob or a file", i+1, len(l.URIs))
 		}
+		if strings.HasSuffix(uri, ListQuery) && len(l.URIs) > 1 {
+			return fmt.Errorf("address %s is a list of files and %d other addresses are given: name the list alone, with all files in it", uri, len(l.URIs)-1)
+		}
 	}
-	return nil
+	return l.validateTypes()
 }

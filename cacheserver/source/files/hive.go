@@ -5,6 +5,7 @@ package files
 
 import (
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -47,13 +48,51 @@ func levelsOf(p string) ([]level, error) {
 	return levels, nil
 }
 
-// partitionFields returns the columns of the files' folder names. A column is an integer if all its values are written as integers are,
-// a date if all are dates, otherwise a string.
-func partitionFields(files []file) ([]arrow.Field, error) {
+// partitionTypes are the types that Location.Types may name.
+var partitionTypes = map[string]arrow.DataType{
+	"string": arrow.BinaryTypes.String, "integer": arrow.PrimitiveTypes.Int64, "date": arrow.FixedWidthTypes.Date32,
+}
+
+func (l Location) validateTypes() error {
+	for _, name := range slices.Sorted(maps.Keys(l.Types)) {
+		if partitionTypes[l.Types[name]] == nil {
+			return fmt.Errorf("partition type %s=%s: want string, integer or date", name, l.Types[name])
+		}
+		if l.Plain {
+			return fmt.Errorf("partition type %s=%s: folder names are no columns (partitions off): leave one of them out", name, l.Types[name])
+		}
+	}
+	return nil
+}
+
+// partitionFields returns the columns of the files' folder names. If types names no type of a column, it is an integer if all its values are
+// written as integers are, a date if all are dates, otherwise a string.
+func partitionFields(files []file, types map[string]string) ([]arrow.Field, error) {
 	first, err := levelsOf(files[0].Path)
 	if err != nil {
 		return nil, err
 	}
+	for _, name := range slices.Sorted(maps.Keys(types)) {
+		if !slices.ContainsFunc(first, func(l level) bool { return l.key == name }) {
+			return nil, fmt.Errorf("partition type %s=%s: the folders of %s have no such name, they name the columns %s", name, types[name], files[0].URI, keys(first))
+		}
+	}
+	return typedFields(files, first, types)
+}
+
+// check returns an error if the value is none of the type that was named for its column; "" is no type.
+func (l level) check(named string) error {
+	if named == "" {
+		return nil
+	}
+	if _, err := partitionValue(l.value, partitionTypes[named]); err != nil {
+		return fmt.Errorf("folder %s=%s is no %s, the type that was named for this column: name string", l.key, l.value, named)
+	}
+	return nil
+}
+
+// typedFields returns the columns of folder names that first has, with their types.
+func typedFields(files []file, first []level, types map[string]string) ([]arrow.Field, error) {
 	integers, dates, values := make([]bool, len(first)), make([]bool, len(first)), make([]int, len(first))
 	for i := range first {
 		integers[i], dates[i] = true, true
@@ -72,6 +111,9 @@ func partitionFields(files []file) ([]arrow.Field, error) {
 				continue
 			}
 			values[i]++
+			if err := l.check(types[l.key]); err != nil {
+				return nil, fmt.Errorf("%s: %w", f.URI, err)
+			}
 			n, err := strconv.ParseInt(l.value, 10, 64)
 			integers[i] = integers[i] && err == nil && strconv.FormatInt(n, 10) == l.value
 			_, err = time.Parse(time.DateOnly, l.value)
@@ -82,6 +124,8 @@ func partitionFields(files []file) ([]arrow.Field, error) {
 	for i, l := range first {
 		fields[i] = arrow.Field{Name: l.key, Type: arrow.BinaryTypes.String, Nullable: true}
 		switch {
+		case types[l.key] != "":
+			fields[i].Type = partitionTypes[types[l.key]]
 		case values[i] == 0:
 		case integers[i]:
 			fields[i].Type = arrow.PrimitiveTypes.Int64

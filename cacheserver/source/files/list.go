@@ -46,7 +46,7 @@ func (s *Source) list(ctx context.Context) (*listing, error) {
 		if len(s.Location.URIs) == 1 {
 			all = part
 		} else if again, ok := all.add(part, seen); ok {
-			return nil, fmt.Errorf("file %s lies in two of the addresses %s, which would double its rows: name it once", again, s)
+			return nil, fmt.Errorf("file %s is named twice by %s, which would double its rows: name it once", again, s)
 		}
 		if len(all.files) > mostFiles {
 			return nil, fmt.Errorf("%s has more than %d files: at most that many are read: write fewer, larger ones", s, mostFiles)
@@ -75,6 +75,9 @@ func (l *listing) add(part *listing, seen map[string]bool) (again string, ok boo
 
 // listAddress lists the data files at an address, which may be that of a data set on a hub: then they are those of one commit.
 func (s *Source) listAddress(ctx context.Context, uri string) (*listing, error) {
+	if list, ok := strings.CutSuffix(uri, ListQuery); ok {
+		return s.readList(ctx, list)
+	}
 	if !hub.IsAddress(uri) {
 		return listOne(ctx, s.Store, uri)
 	}

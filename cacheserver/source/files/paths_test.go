@@ -38,7 +38,7 @@ func TestColumnsOfFolderNames(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			fields, err := partitionFields(filesAt(tt.paths...))
+			fields, err := partitionFields(filesAt(tt.paths...), nil)
 			var got []string
 			for _, f := range fields {
 				got = append(got, f.Name+":"+f.Type.String())
@@ -59,7 +59,7 @@ func FuzzPaths(f *testing.F) {
 		glob.Matches(pattern, a)
 		all := filesAt(a, b)
 		_ = refuse("s3://bucket/", []objstore.Entry{all[0].Entry, all[1].Entry})
-		fields, err := partitionFields(all)
+		fields, err := partitionFields(all, nil)
 		if err != nil {
 			return
 		}

@@ -5,6 +5,7 @@ package files
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -76,10 +77,15 @@ func (s *Source) plan(ctx context.Context, found *listing, by *source.Planning) 
 
 // partitions returns the columns of folder names.
 func (p *planner) partitions() ([]arrow.Field, error) {
-	if p.source.Location.Plain || slices.ContainsFunc(p.source.Location.URIs, hub.IsAddress) { // datasets makes no columns of them either
+	location := p.source.Location
+	onHub := slices.ContainsFunc(location.URIs, hub.IsAddress) // datasets makes no columns of folder names either
+	if onHub && len(location.Types) > 0 {
+		return nil, errors.New("partition types: the folders of data sets on a hub are no columns: leave the types out")
+	}
+	if location.Plain || onHub {
 		return nil, nil
 	}
-	return partitionFields(p.files)
+	return partitionFields(p.files, location.Types)
 }
 
 // choose sets the columns of the table to those of all shapes that are known, and of folder names.

@@ -29,6 +29,7 @@ func keyOf(columns []parquet.Column) string {
 			fmt.Fprintf(&key, "(%v)", c.Problem)
 		}
 		writeKey(&key, c.Field)
+		fmt.Fprintf(&key, "%v", c.Metadata)
 	}
 	return key.String()
 }
@@ -84,6 +85,9 @@ func unionOf(shapes []*shape) union {
 				continue
 			}
 			own.Type, own.Nullable = both, own.Nullable || c.Nullable
+			if !own.Metadata.Equal(c.Metadata) {
+				own.Metadata = arrow.Metadata{} // tensors of different shapes are lists
+			}
 		}
 	}
 	for i, f := range u.fields {

@@ -17,6 +17,15 @@ import (
 // room in the file.
 const mostFixed = 4 << 20
 
+// width is the number of values in a row of lists of fixed size within each other, at most mostFixed; 1 for another column.
+func (c *fileColumn) width() int64 {
+	n := int64(1)
+	for ; c.size > 0 && n < mostFixed; c = c.kids[0] {
+		n *= int64(c.size)
+	}
+	return min(n, mostFixed)
+}
+
 // makeFixed returns lists that all have the same length, which Parquet stores as lists of any length.
 func (c *projected) makeFixed(ctx context.Context, mem allocator, from arrow.Array, size int64) (arrow.Array, error) {
 	lists, ok := from.(*array.List)

@@ -51,8 +51,8 @@ func cloned(columns []*fileColumn) []*fileColumn {
 
 // Column is a top-level column of a file.
 type Column struct {
-	// Field is the column as it is served without a table that says otherwise: without metadata, INT96 as timestamp[us], list elements
-	// named "element".
+	// Field is the column as it is served without a table that says otherwise: INT96 as timestamp[us], list elements named "element",
+	// without metadata except that of tensors.
 	arrow.Field
 	Problem error // why it cannot be read; nil: it can
 }
@@ -62,6 +62,7 @@ func (f *Footer) Columns() []Column {
 	out := make([]Column, len(f.columns))
 	for i, c := range f.columns {
 		out[i] = Column{Field: f.served(c), Problem: c.problem()}
+		out[i].Metadata = c.tensorMetadata()
 	}
 	return out
 }

@@ -19,8 +19,8 @@ const originKey = "ARROW:schema"
 // maxOrigin bounds the length of a stored schema.
 const maxOrigin = 1 << 20
 
-// refine sets what the Arrow schema of a file's writer adds to the types of the columns: the length of lists, durations, and zones of
-// timestamps. A schema that can't be read adds nothing. It is untrusted, and read here because arrow-go allocates whatever number of
+// refine sets what the Arrow schema of a file's writer adds to the types of the columns: the length of lists, shapes of tensors, durations,
+// and zones of timestamps. A schema that can't be read adds nothing. It is untrusted, and read here because arrow-go allocates whatever number of
 // fields it claims to have; this reads only fields for columns that the file has.
 func refine(columns []*fileColumn, stored metadata.KeyValueMetadata) {
 	text := stored.FindValue(originKey)
@@ -61,11 +61,13 @@ const (
 
 var flatLists = []byte{12, flatFixedList, 21} // list, fixed-size list, large list
 
-// refine refines a column by its Field of Schema.fbs: name, nullable, the type's number, the type, dictionary, children.
+// refine refines a column by its Field of Schema.fbs: name, nullable, the type's number, the type, dictionary, children, metadata.
 func (c *fileColumn) refine(field flatTable) {
-	if field.text(0) == c.field.Name {
-		c.refineType(field)
+	if field.text(0) != c.field.Name {
+		return
 	}
+	c.refineType(field)
+	c.refineTensor(field.value(6, extensionName), field.value(6, extensionMetadata))
 }
 
 func (c *fileColumn) refineType(field flatTable) {
@@ -151,6 +153,21 @@ func (t flatTable) tables(i, want int) []flatTable {
 		out[k] = flatTable{t.buffer, t.follow(vector + 4 + 4*k)}
 	}
 	return out
+}
+
+// value returns the value of a key in a vector of KeyValue; "" if it is not there.
+func (t flatTable) value(i int, key string) string {
+	at := t.slot(i)
+	if at == 0 {
+		return ""
+	}
+	vector := t.follow(at)
+	for k := range int(binary.LittleEndian.Uint32(t.buffer[vector:])) {
+		if pair := (flatTable{t.buffer, t.follow(vector + 4 + 4*k)}); pair.text(0) == key {
+			return pair.text(1)
+		}
+	}
+	return ""
 }
 
 func (t flatTable) text(i int) string {

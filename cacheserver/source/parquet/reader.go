@@ -91,9 +91,7 @@ func (r *RowReader) open(from *objstore.File) (rest []int, err error) {
 		if !c.anyLeaf(r.projection.leaves) {
 			continue
 		}
-		if c.size > 0 {
-			r.batch = max(min(r.batch, mostFixed/int64(c.size)), 1)
-		}
+		r.batch = max(min(r.batch, mostFixed/c.width()), 1)
 		own, err := r.column(from, c)
 		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			return nil, fmt.Errorf("column %q: %w", c.field.Name, err)

@@ -45,7 +45,7 @@ func (t *Table) Choose(all, constant []column.Field, metadata *arrow.Metadata, s
 	}
 	served := make([]arrow.Field, len(t.Fields))
 	for i, f := range t.Fields {
-		served[i] = arrow.Field{Name: f.Name, Type: f.Type, Nullable: !f.Required}
+		served[i] = arrow.Field{Name: f.Name, Type: f.Type, Nullable: !f.Required, Metadata: f.Metadata}
 	}
 	t.Served = arrow.NewSchema(served, metadata)
 	if strings.TrimSpace(selection.Filter) == "" {

@@ -18,6 +18,7 @@ from kubeflow_datacache import fork
 from kubeflow_datacache.arguments import check_int, check_state
 from kubeflow_datacache.client import Source, StreamClient
 from kubeflow_datacache.dataset import Dataset
+from kubeflow_datacache.errors import ColumnError
 from kubeflow_datacache.fetch.feed import Feed
 from kubeflow_datacache.fetch.merge import Merge, RowFeed
 from kubeflow_datacache.fetch.prefetch import Prefetcher
@@ -63,7 +64,7 @@ class Loader:
     @explicit_signature
     def __init__(self, cache: Source, **options: Unpack[LoaderOptions]) -> None:
         own = check_options(options)
-        self.policy = Policy(own["null"], own["ragged"])
+        self.policy = Policy(own["null"], own["ragged"], own["cast"])
         self._world = own["world"]
         self._worker, self._workers = own["worker"], own["workers"]
         if own["filter"] is not None or own["split"] is not None:
@@ -72,6 +73,7 @@ class Loader:
         if own["progress"] and (own["world"] or World.detect()).rank == own["worker"] == 0:
             cache.wait(progress=True)
         self._columns = None if own["columns"] is None else cache.check_columns(own["columns"])
+        self._check_casts(cache, own)
         self._dataset: Dataset = cache.dataset
         self._order = self._order_of(own)
         self._transform = None
@@ -304,6 +306,14 @@ class Loader:
     def _steps_from(self, step: int) -> range:
         """The steps of this reader from `step` to the end of the epoch."""
         return range(step + (self._worker - step) % self._workers, self.steps, self._workers)
+
+    def _check_casts(self, cache: Source, own: Mapping[str, Any]) -> None:
+        """Raises ColumnError for a column to cast that is not read. A transform may make others."""
+        if own["transform"] is not None or not own["cast"]:
+            return
+        for name in cache.check_columns(list(own["cast"])):
+            if self._columns is not None and name not in self._columns:
+                raise ColumnError(f"cast: {name!r} is not among columns = {self._columns}: add it there")
 
     def _share_in(self, world: World) -> Share:
         return Share(rank=world.rank, world=world.size, worker=self._worker, workers=self._workers)

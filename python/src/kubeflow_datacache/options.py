@@ -56,7 +56,10 @@ class LoaderOptions(TypedDict, total=False):
     ragged: what Batch.numpy() and torch() do with nulls that numpy cannot represent, and with lists of different
     lengths. "error" raises ColumnError for a batch that contains them; "arrow" leaves all such columns as Arrow arrays
     in every batch; null="zero" replaces nulls by zeros. A column's type never depends on its data; see
-    rows.arrays.Policy. world: this rank among all ranks. None: World.detect() at the start of each iteration, so a
+    rows.arrays.Policy. cast: dtypes in which torch() and torch's loaders return columns, such as {"tokens": "int64"}
+    for tokens that are stored and sent as uint16, of which torch has few operations. Tensors that go to a device are
+    converted there. As with torch.Tensor.to, values that do not fit wrap around. arrow() and numpy() stay as received.
+    world: this rank among all ranks. None: World.detect() at the start of each iteration, so a
     loader may be created before init_process_group. worker, workers: read only every workers-th step, starting at step
     `worker`; for several readers in one rank. progress: whether worker 0 of rank 0 shows the progress of the cache's
     load and of each epoch on standard error: speed, and what it waits for. tqdm's bar in a terminal or notebook if tqdm
@@ -77,6 +80,7 @@ class LoaderOptions(TypedDict, total=False):
     prefetch_bytes: int
     null: Null
     ragged: Ragged
+    cast: Mapping[str, str] | None
     world: World | None
     worker: int
     workers: int
@@ -97,11 +101,16 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "prefetch_bytes": 64 << 20,
     "null": "error",
     "ragged": "error",
+    "cast": None,
     "world": None,
     "worker": 0,
     "workers": 1,
     "progress": False,
 }
+_CASTS: Final = (
+    *("bool", "uint8", "int8", "int16", "int32", "int64"),
+    *("float16", "bfloat16", "float32", "float64"),
+)
 # Parameter names of other data loaders, and what to use here instead.
 _OTHER_LOADERS: Final = {
     "batch_size": "global_batch_size, the rows of a step over all ranks",
@@ -137,6 +146,7 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
         own["seed"] = None if own["seed"] is None else check_int("seed", own["seed"], 0, 1 << 64)
     own["clump"] = check_int("clump", own["clump"], 1, LIMIT)
     Policy(own["null"], own["ragged"])  # raises ValueError for other values
+    own["cast"] = _check_cast(own["cast"])
     own["prefetch_bytes"] = check_int("prefetch_bytes", own["prefetch_bytes"], 1)
     own["workers"] = check_int("workers", own["workers"], 1, LIMIT)
     own["worker"] = check_int("worker", own["worker"], 0, own["workers"], "workers")
@@ -163,6 +173,19 @@ def check_selection(condition: Any, split: Any) -> tuple[str | None, Split | Non
     if split is not None and not isinstance(split, Split):
         raise TypeError(f"split = {split!r}: want Split(of=100, start=0, stop=90), or None")
     return condition, split
+
+
+def _check_cast(casts: Any) -> dict[str, str]:
+    """Returns the dtypes by column. Takes names and torch.dtype."""
+    if casts is None:
+        return {}
+    if not isinstance(casts, Mapping):
+        raise TypeError(f'cast = {casts!r}: want dtypes by column, such as {{"tokens": "int64"}}, or None')
+    own = {name: str(dtype).removeprefix("torch.") for name, dtype in casts.items()}
+    for name, dtype in own.items():
+        if dtype not in _CASTS:
+            raise ValueError(f"cast[{name!r}] = {casts[name]!r}: want one of {', '.join(_CASTS)}")
+    return own
 
 
 def explicit_signature(function: Function) -> Function:

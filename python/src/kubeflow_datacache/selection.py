@@ -7,8 +7,9 @@ from __future__ import annotations
 import abc
 import contextlib
 import difflib
+import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, Unpack
+from typing import Any, Final, Self, Unpack
 
 import pyarrow as pa
 
@@ -26,6 +27,8 @@ from kubeflow_datacache.options import LoaderOptions, check_selection, explicit_
 from kubeflow_datacache.order.split import Split
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.table import Table
+
+_FEATURES: Final = b"huggingface"  # key of the schema's metadata
 
 
 class Readable(Client, abc.ABC):
@@ -52,6 +55,22 @@ class Readable(Client, abc.ABC):
 
     def __len__(self) -> int:
         return self.dataset.rows
+
+    def class_names(self, column: str) -> list[str]:
+        """The names of the classes whose numbers a column has, as the library datasets wrote them into the files.
+
+        Raises ColumnError for a column without them.
+        """
+        (name,) = self.check_columns([column])
+        stored = json.loads((self.schema.metadata or {}).get(_FEATURES, b"{}"))
+        feature = stored.get("info", {}).get("features", {}).get(name, {})
+        while isinstance(feature, dict) and "feature" in feature:  # a list of classes
+            feature = feature["feature"]
+        if not isinstance(feature, dict) or not isinstance(names := feature.get("names"), list):
+            raise ColumnError(
+                f"column {name!r}: the files name no classes for it; datasets writes those of a ClassLabel"
+            )
+        return names
 
     def head(self, rows: int = 5, *, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """The first rows, or all rows if there are fewer; .to_pandas() displays them as a table."""

@@ -15,8 +15,8 @@ from kubeflow_datacache.flight_info import FlightInfo
 from kubeflow_datacache.monitoring.stage_timer import StageTimer
 from kubeflow_datacache.order.epoch import Epoch, RowIndices, Share
 from kubeflow_datacache.order.plan import InterleavedRun, Plan, Run
-from kubeflow_datacache.rows.arrays import Policy
-from kubeflow_datacache.rows.block import DEFAULT, StepBlock
+from kubeflow_datacache.rows.arrays import DEFAULT, Policy
+from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.rows.gather import Gather, concatenate, detach_small
 from kubeflow_datacache.stop import Stop
 

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -30,16 +32,20 @@ class Policy:
     null: "error" raises ColumnError for a batch that contains a null; "zero" replaces nulls by zeros; "arrow" leaves
     every nullable column as an Arrow array in every batch, except floats, whose nulls become NaN. ragged: "error"
     converts lists to tensors, and raises ColumnError if their lengths differ; "arrow" leaves every list column as an
-    Arrow array, except fixed_size_list.
+    Arrow array, except fixed_size_list. cast: dtypes by column in which torch() returns tensors.
     """
 
     null: Null = "error"
     ragged: Ragged = "error"
+    cast: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         for name, value, words in (("null", self.null, get_args(Null)), ("ragged", self.ragged, get_args(Ragged))):
             if value not in words:
                 raise ValueError(f"{name} = {value!r}: want one of {', '.join(words)}")
+
+
+DEFAULT: Final = Policy()
 
 
 def is_fixed_width(type_: pa.DataType) -> bool:
@@ -54,9 +60,34 @@ def is_fixed_width(type_: pa.DataType) -> bool:
 
 
 def is_fixed_width_list(type_: pa.DataType) -> bool:
-    """Whether the type is a list (of any of the three kinds) of fixed-width values."""
+    """Whether the type is a list (of any of the three kinds) of fixed-width values, or of fixed-size lists of these."""
     lists = kind.is_list(type_) or kind.is_large_list(type_) or kind.is_fixed_size_list(type_)
-    return lists and is_fixed_width(type_.value_type)
+    return lists and is_fixed_width(leaf_type(type_.value_type))
+
+
+def storage(type_: pa.DataType) -> pa.DataType:
+    """The type in which values of an extension type are stored; other types stay the same."""
+    return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
+
+
+def leaf_type(type_: pa.DataType) -> pa.DataType:
+    """The type of the values within fixed-size lists."""
+    while kind.is_fixed_size_list(type_):
+        type_ = type_.value_type
+    return type_
+
+
+def leaves(array: pa.Array) -> tuple[tuple[int, ...], pa.Array] | None:
+    """The shape and the values of fixed-size lists within each other, without a copy; None if a list is null.
+
+    Of an array of any other type, the array itself.
+    """
+    shape: tuple[int, ...] = ()
+    while kind.is_fixed_size_list(array.type):
+        if (alike := equal_length_lists(array)) is None:
+            return None
+        shape, array = (*shape, alike[0]), alike[1]
+    return shape, array
 
 
 def is_binary_like(type_: pa.DataType) -> bool:
@@ -106,15 +137,22 @@ def offsets(array: pa.Array) -> Array:
 
 def stays_arrow(field: pa.Field, policy: Policy) -> bool:
     """Whether a column stays an Arrow array in every batch. Depends on its type and the policy, never on its data."""
-    type_, nullable = field.type, field.nullable
-    if is_fixed_width_list(type_) and not kind.is_decimal(type_.value_type):
-        item = type_.value_field
+    type_, nullable = storage(field.type), field.nullable
+    if is_fixed_width_list(type_) and not kind.is_decimal(leaf_type(type_.value_type)):
         if policy.ragged == "arrow" and not kind.is_fixed_size_list(type_):
             return True
-        return policy.null == "arrow" and (nullable or (item.nullable and not kind.is_floating(item.type)))
+        return policy.null == "arrow" and (nullable or _may_have_null_items(type_))
     if not (kind.is_boolean(type_) or is_fixed_width(type_)) or kind.is_decimal(type_):
         return True
     return policy.null == "arrow" and nullable and not kind.is_floating(type_)
+
+
+def _may_have_null_items(type_: pa.DataType) -> bool:
+    """Whether a list may have null items other than floats."""
+    item = type_.value_field
+    if kind.is_fixed_size_list(item.type):
+        return item.nullable or _may_have_null_items(item.type)
+    return item.nullable and not kind.is_floating(item.type)
 
 
 def values(array: pa.Array, field: pa.Field, policy: Policy) -> Array | pa.Array:
@@ -127,8 +165,9 @@ def values(array: pa.Array, field: pa.Field, policy: Policy) -> Array | pa.Array
     | timestamp, duration | datetime64 / timedelta64 of the unit, (rows,); time zones dropped, values are UTC |
     | date32, date64 | datetime64[D], copied / datetime64[ms] |
     | time32, time64 | int32 / int64 in the unit |
-    | fixed_size_binary(w) | uint8, (rows, w) |
-    | fixed_size_list of the above | (rows, length) or (rows, length, w) |
+    | fixed_size_binary(w), uuid | uint8, (rows, w) |
+    | fixed_size_list of the above, and within each other | (rows, length), (rows, length, w), (rows, length, length) |
+    | fixed_shape_tensor | (rows, *shape), with its permutation |
     | list and large_list of the above, by Policy.ragged | the same; (0, 0) without rows |
     | everything else: strings, binary, decimals, structs, maps, other lists | stays an Arrow array |
 
@@ -137,11 +176,14 @@ def values(array: pa.Array, field: pa.Field, policy: Policy) -> Array | pa.Array
     """
     if stays_arrow(field, policy):
         return array
+    if isinstance(array, pa.FixedShapeTensorArray):
+        return _tensors(array, field, policy)
+    array = array.storage if isinstance(array, pa.ExtensionArray) else array
     type_ = array.type
     if not is_fixed_width_list(type_):
         return _filled(array, field.name, policy) if array.null_count else _view(array)
     if not len(array) and not kind.is_fixed_size_list(type_):
-        items = _view(array.values[:0])
+        items = values(array.values[:0], type_.value_field, DEFAULT)
         return items.reshape(0, 0, *items.shape[1:])
     if array.null_count:
         raise ColumnError(
@@ -155,8 +197,16 @@ def values(array: pa.Array, field: pa.Field, policy: Policy) -> Array | pa.Array
             ' a transform, use ragged="arrow" for an Arrow array in every batch, or leave the column out with columns='
         )
     size, laid = alike
-    items = _filled(laid, field.name, policy) if laid.null_count else _view(laid)
+    items = values(laid, type_.value_field.with_name(field.name), policy)
     return items.reshape(len(array), size, *items.shape[1:])
+
+
+def _tensors(array: pa.FixedShapeTensorArray, field: pa.Field, policy: Policy) -> Array:
+    """The tensors in the order of their dimensions, which are stored in that of the permutation."""
+    stored = values(array.storage, field.with_type(array.type.storage_type), policy)
+    tensors = stored.reshape(len(array), *array.type.shape)
+    places = array.type.permutation
+    return tensors if places is None else tensors.transpose(0, *(1 + place for place in places))
 
 
 def _view(array: pa.Array) -> Array:

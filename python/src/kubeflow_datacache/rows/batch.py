@@ -22,7 +22,7 @@ from kubeflow_datacache.order.mix import Mix
 from kubeflow_datacache.rows.arrays import Array
 from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.rows.size import memory_of
-from kubeflow_datacache.rows.tensors import with_tensors
+from kubeflow_datacache.rows.tensors import cast_tensors, with_tensors
 
 
 class Batch(Mapping[str, Any]):
@@ -158,24 +158,16 @@ class Batch(Mapping[str, Any]):
         Of columns that a transform made, numpy arrays of numbers become tensors, and others stay as they are.
 
         datetime64 and timedelta64 become int64 in their unit; the loader's option null applies to their nulls. device:
-        copies the tensors to that torch device. non_blocking: as in torch.Tensor.to; only copies from pinned memory are
-        asynchronous. Requires torch.
+        copies the tensors to that torch device; the loader's option cast converts them there. non_blocking: as in
+        torch.Tensor.to; only copies from pinned memory are asynchronous. Requires torch.
         """
-        try:
-            if self.data is None:
-                columns = self._block.torch(self._index)
-            elif isinstance(self.data, Mapping):
-                columns = with_tensors(self.data)
-            else:
-                columns = self._transformed().torch(0)
-        except ModuleNotFoundError as error:
-            raise missing_extra(error, "torch", "Batch.torch()") from error
-        if device is None:
-            return columns
-        return {
-            name: column.to(device, non_blocking=non_blocking) if hasattr(column, "to") else column
-            for name, column in columns.items()
-        }
+        columns, casts = tensors_of(self), self._block.policy.cast
+        if device is not None:
+            columns = {
+                name: column.to(device, non_blocking=non_blocking) if hasattr(column, "to") else column
+                for name, column in columns.items()
+            }
+        return cast_tensors(columns, casts) if casts else columns
 
     @property
     def _columns(self) -> Sequence[str]:
@@ -184,6 +176,16 @@ class Batch(Mapping[str, Any]):
     def _transformed(self) -> StepBlock:
         rows = self.arrow()
         return StepBlock(range(self.step, self.step + 1), rows.num_rows, rows, self._block.policy)
+
+
+def tensors_of(batch: Batch) -> dict[str, Any]:
+    """What Batch.torch() returns, without the loader's option cast."""
+    try:
+        if batch.data is None:
+            return batch._block.torch(batch._index)
+        return with_tensors(batch.data) if isinstance(batch.data, Mapping) else batch._transformed().torch(0)
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "torch", "Batch.torch()") from error
 
 
 def set_data(batch: Batch, data: Any) -> None:

@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from kubeflow_datacache.errors import ColumnError
 from kubeflow_datacache.rows import arrays
-from kubeflow_datacache.rows.arrays import Array, Policy
+from kubeflow_datacache.rows.arrays import DEFAULT, Array, Policy
 
-DEFAULT: Final = Policy()
 # number of steps converted at once: one call per column, and few enough to stay in the CPU cache
 _TENSOR_STEPS: Final = 64
 
@@ -96,9 +95,12 @@ class StepBlock:
 
 def _differ(array: pa.Array) -> bool:
     """Whether only some steps of a column may fail to convert."""
+    array = array.storage if isinstance(array, pa.ExtensionArray) else array
     if array.null_count or not arrays.is_fixed_width_list(array.type):
         return bool(array.null_count)
-    return bool(len(array)) and ((alike := arrays.equal_length_lists(array)) is None or bool(alike[1].null_count))
+    if not len(array) or (alike := arrays.equal_length_lists(array)) is None:
+        return bool(len(array))
+    return (leaves := arrays.leaves(alike[1])) is None or bool(leaves[1].null_count)
 
 
 class _Steps:

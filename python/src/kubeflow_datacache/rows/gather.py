@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,8 @@ from kubeflow_datacache.rows.arrays import (
     is_binary_like,
     is_fixed_width,
     is_fixed_width_list,
+    leaf_type,
+    leaves,
     offsets,
     raw_values,
 )
@@ -83,6 +86,9 @@ class Gather:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _column(self, arrays: list[pa.Array], type_: pa.DataType) -> pa.Array:
+        if isinstance(type_, pa.BaseExtensionType):
+            stored = self._column([array.storage for array in arrays], type_.storage_type)
+            return pa.ExtensionArray.from_storage(type_, stored)
         moved = None
         if is_fixed_width(type_):
             moved = self._plain(arrays, type_)
@@ -111,11 +117,15 @@ class Gather:
         size = alike[0][0] if alike else 0
         if not size or len(alike) < len(arrays) or any(other != size for other, _ in alike):
             return None
-        body = self._move([values for _, values in alike], type_.value_type.byte_width * size)
+        inner = [got for _, values in alike if (got := leaves(values)) is not None]
+        if len(inner) < len(alike):
+            return None
+        width = leaf_type(type_.value_type).byte_width * size * math.prod(inner[0][0])
+        body = self._move([values for _, values in inner], width)
         if body is None:
             return None
         rows = self._rows
-        child = pa.Array.from_buffers(type_.value_type, rows * size, [None, body])
+        child = _nested(type_.value_type, rows * size, body)
         if kind.is_fixed_size_list(type_):
             return pa.Array.from_buffers(type_, rows, [None], children=[child])
         ends = np.arange(0, (rows + 1) * size, size).astype(np.int64 if kind.is_large_list(type_) else np.int32)
@@ -153,3 +163,11 @@ class Gather:
         for target, view in zip(self._targets, views, strict=True):
             out[target] = view
         return body
+
+
+def _nested(type_: pa.DataType, length: int, body: pa.Buffer) -> pa.Array:
+    """An array of fixed-width values, or of fixed-size lists of these, without nulls."""
+    if not kind.is_fixed_size_list(type_):
+        return pa.Array.from_buffers(type_, length, [None, body])
+    child = _nested(type_.value_type, length * type_.list_size, body)
+    return pa.Array.from_buffers(type_, length, [None], children=[child])

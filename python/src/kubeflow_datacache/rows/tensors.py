@@ -57,6 +57,20 @@ def with_tensors(columns: Mapping[Any, Any]) -> dict[Any, Any]:
     }
 
 
+def cast_tensors(columns: Mapping[Any, Any], casts: Mapping[str, str]) -> dict[Any, Any]:
+    """Columns with those that casts names in its dtypes, on the device where they are."""
+    import torch  # pyright: ignore[reportMissingImports] - only where tensors are asked for
+
+    out = dict(columns)
+    for name, dtype in casts.items():
+        column = out.get(name)
+        if not isinstance(column, torch.Tensor):
+            was = f"is {type(column).__name__}, which is no tensor" if name in out else f"is none of {list(out)}"
+            raise ColumnError(f"cast = {dict(casts)}: column {name!r} {was}: name columns of numbers")
+        out[name] = column.to(getattr(torch, dtype))
+    return out
+
+
 def _numbers(array: pa.Array) -> Any:
     """Converts a numeric column directly, which is cheaper than through numpy; None for any other column."""
     import torch  # pyright: ignore[reportMissingImports] - only where tensors are asked for

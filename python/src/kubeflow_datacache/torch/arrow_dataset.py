@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from kubeflow_datacache.arguments import check_int
 from kubeflow_datacache.cache import DataCache
-from kubeflow_datacache.rows.block import DEFAULT
+from kubeflow_datacache.rows.arrays import DEFAULT
 from kubeflow_datacache.torch.batch import Columns
 from kubeflow_datacache.world import World
 

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from kubeflow_datacache.rows.arrays import Policy
-from kubeflow_datacache.rows.batch import Batch, is_mixed
-from kubeflow_datacache.rows.block import DEFAULT, StepBlock
-from kubeflow_datacache.rows.tensors import with_tensors
+from kubeflow_datacache.errors import ColumnError
+from kubeflow_datacache.rows.arrays import DEFAULT, Policy
+from kubeflow_datacache.rows.batch import Batch, is_mixed, tensors_of
+from kubeflow_datacache.rows.block import StepBlock
+from kubeflow_datacache.rows.tensors import cast_tensors
 from kubeflow_datacache.torch.packing import Layout, pack, unpack
 
 
@@ -129,18 +130,14 @@ class RowSources:
 def item_of(batch: Batch, *, pads: bool) -> Any:
     """Converts a batch to what training code gets: a TensorBatch, or the transform's result if that is not columns.
 
-    pads: whether the last step may contain padding.
+    pads: whether the last step may contain padding. The loader's option cast is left to cast_item.
     """
-    if batch.data is None or isinstance(batch.data, pa.RecordBatch):
-        columns: Mapping[Any, Any] = batch.torch()
-    elif isinstance(batch.data, Mapping):
-        columns = with_tensors(batch.data)
-    else:
+    if not (batch.data is None or isinstance(batch.data, pa.RecordBatch | Mapping)):
         return batch.data
     padded = batch.num_rows - int(np.count_nonzero(batch.valid)) if pads else 0
     sources = RowSources(batch) if is_mixed(batch) else None
     return TensorBatch(
-        columns,
+        tensors_of(batch),
         epoch=batch.epoch,
         step=batch.step,
         num_rows=batch.num_rows,
@@ -148,6 +145,18 @@ def item_of(batch: Batch, *, pads: bool) -> Any:
         padded=padded,
         sources=sources,
     )
+
+
+def cast_item(item: Any, casts: Mapping[str, str]) -> Any:
+    """Applies the loader's option cast to an item of item_of."""
+    if not casts:
+        return item
+    if not isinstance(item, Columns):
+        raise ColumnError(
+            f"cast = {dict(casts)}: the transform returned {type(item).__name__}, which has no columns: return a record"
+            " batch or a mapping of columns, or leave cast out"
+        )
+    return type(item)(cast_tensors(item, casts), **item.metadata())
 
 
 def _collate(rows: Any, *, collate_fn_map: object = None) -> Columns:

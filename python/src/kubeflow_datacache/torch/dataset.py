@@ -22,7 +22,7 @@ from kubeflow_datacache.order.epoch import Share
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.state import is_complete, rescaled, warn_nothing_left
 from kubeflow_datacache.torch.accelerate import refuse_division
-from kubeflow_datacache.torch.batch import item_of
+from kubeflow_datacache.torch.batch import cast_item, item_of
 from kubeflow_datacache.torch.shared_value import SharedValue
 from kubeflow_datacache.torch.torchdata_state import MARK, loader_state_of
 from kubeflow_datacache.world import World
@@ -78,6 +78,11 @@ class StreamingDataset(IterableDataset[Any]):
     def pads(self) -> bool:
         """Whether the last step may contain padding rows."""
         return self._options["tail"] == "pad"
+
+    @property
+    def casts(self) -> Mapping[str, str]:
+        """The option cast."""
+        return self._options["cast"]
 
     @property
     def world(self) -> World:
@@ -194,7 +199,7 @@ class WorkerIterator:
             self._dataset.ended(self.worker, self.loader.epoch)
         if batch is None:
             raise StopIteration
-        return item_of(batch, pads=self._dataset.pads)
+        return cast_item(item_of(batch, pads=self._dataset.pads), self._dataset.casts)
 
     @property
     def share(self) -> Share:

@@ -19,6 +19,7 @@ from kubeflow_datacache.monitoring.stats import Depth, Stats
 from kubeflow_datacache.options import others_hint
 from kubeflow_datacache.state import order_of
 from kubeflow_datacache.torch.accelerate import accelerated
+from kubeflow_datacache.torch.batch import cast_item
 from kubeflow_datacache.torch.bundle import Bundle, BundledDataset, StepItem, WorkerReport
 from kubeflow_datacache.torch.dataset import StreamingDataset, first_step
 from kubeflow_datacache.torch.device import DeviceCopier, PendingCopy
@@ -50,7 +51,8 @@ class StreamingDataLoader(DataLoader[Any]):
 
     device: returns batches on this device. Batches are copied there after collate_fn, one step ahead of the training
     loop, on CUDA in a stream of its own. pin_memory makes the copies asynchronous. Without a device, use
-    batch.to(device, non_blocking=True), which copies in the current stream.
+    batch.to(device, non_blocking=True), which copies in the current stream. The dataset's option cast applies on the
+    device, or before a collate_fn if there is one; without a device, columns that were cast are not page-locked.
 
     restart: whether the iteration after an unfinished one starts at the same position again, as with torch's
     DataLoader, instead of continuing. For validation on the first batches, and for Lightning's overfit_batches.
@@ -102,6 +104,7 @@ class StreamingDataLoader(DataLoader[Any]):
         if restart:  # tells Lightning that it need not replace the sampler for overfit_batches
             object.__setattr__(self, "sampler", SequentialSampler(dataset))
         self._restart, self._collate = restart, collate_fn or _same
+        self._casts_last = device is not None and collate_fn is None
         self._source = dataset
         self._copier = None if device is None else DeviceCopier(device)
         self._pending: dict[int, PendingCopy] = {}  # steps that are being copied to the device
@@ -218,11 +221,15 @@ class StreamingDataLoader(DataLoader[Any]):
     def _deliver(self, step: StepItem) -> Any:
         """Returns a step's item. If there is a device, first starts to copy the next received step there."""
         if self._copier is None:
-            return self._collate(step.item)
-        pending = self._pending.pop(step.step, None) or self._copier.start(self._collate(step.item))
+            return self._collated(step)
+        pending = self._pending.pop(step.step, None) or self._copier.start(self._collated(step))
         if (following := self._received.get(self._next)) is not None:
-            self._pending[self._next] = self._copier.start(self._collate(following.item))
-        return self._copier.finish(pending)
+            self._pending[self._next] = self._copier.start(self._collated(following))
+        item = self._copier.finish(pending)
+        return cast_item(item, self._source.casts) if self._casts_last else item
+
+    def _collated(self, step: StepItem) -> Any:
+        return self._collate(step.item if self._casts_last else cast_item(step.item, self._source.casts))
 
     def _wait(self, bundles: Iterator[Bundle]) -> StepItem | None:
         """Waits for the next step; None at the epoch's end. Steps come from the workers in turn, but in bundles."""

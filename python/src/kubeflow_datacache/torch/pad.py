@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from kubeflow_datacache.errors import ColumnError
-from kubeflow_datacache.rows.arrays import is_fixed_width_list
-from kubeflow_datacache.rows.block import DEFAULT
+from kubeflow_datacache.rows.arrays import DEFAULT, is_fixed_width_list
 from kubeflow_datacache.torch.batch import Columns
 
 

@@ -1,0 +1,88 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/source/scan"
+)
+
+// ListQuery at the end of a URI says that it names a text with the URI of one data file on each line, in the order of their rows. Whoever
+// writes a list says which files count: it may name files of a table of another format.
+const ListQuery = "?list=1"
+
+// longestList bounds the bytes of a list.
+const longestList = 128 << 20
+
+// listedURI matches what a list may name. The signed URLs of HTTP servers expire before a node that restarts needs them.
+var listedURI = regexp.MustCompile(`^(/|(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|file)://.)`)
+
+// readList returns the files that a list names.
+func (s *Source) readList(ctx context.Context, uri string) (*listing, error) {
+	text, err := s.readText(ctx, uri)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", uri, err)
+	}
+	found := &listing{roots: []string{""}}
+	number, seen := 0, map[string]bool{}
+	for line := range strings.Lines(text) {
+		number++
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		if !listedURI.MatchString(line) {
+			return nil, fmt.Errorf("list %s: line %d is %q: want the URI of a file, such as s3://bucket/part-0.parquet, or an absolute path", uri, number, line)
+		}
+		if seen[line] {
+			return nil, fmt.Errorf("list %s: line %d: file %s is named twice, which would double its rows: name it once", uri, number, line)
+		}
+		seen[line] = true
+		if found.files = append(found.files, file{objstore.Entry{URI: line, Path: strings.TrimPrefix(line, "/")}}); len(found.files) > mostFiles {
+			return nil, fmt.Errorf("list %s has more than %d files: at most that many are read: write fewer, larger ones", uri, mostFiles)
+		}
+	}
+	if len(found.files) == 0 {
+		return nil, fmt.Errorf("list %s names no file: write the URI of a file on each line", uri)
+	}
+	work, ctx := errgroup.WithContext(ctx)
+	work.SetLimit(scan.FooterReaders)
+	for i := range found.files {
+		work.Go(func() error { return found.files[i].describe(ctx, s.Store) })
+	}
+	if err := work.Wait(); err != nil {
+		return nil, fmt.Errorf("list %s: %w", uri, err)
+	}
+	return found, nil
+}
+
+func (s *Source) readText(ctx context.Context, uri string) (text string, err error) {
+	f, err := s.Store.Open(ctx, uri)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if f.Size() > longestList {
+		return "", fmt.Errorf("it has %d bytes, at most %d are read: name folders instead", f.Size(), longestList)
+	}
+	data, err := f.ReadAll(ctx)
+	return string(data), err
+}
+
+// describe sets the size and the version of a file.
+func (f *file) describe(ctx context.Context, store *objstore.Store) (err error) {
+	opened, err := store.Open(ctx, f.URI)
+	if err != nil {
+		return err
+	}
+	f.Size, f.Version = opened.Size(), opened.Version()
+	return opened.Close()
+}
