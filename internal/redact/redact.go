@@ -95,9 +95,18 @@ func Text(text string) string {
 			text = strings.ReplaceAll(text, v, shown)
 		}
 	}
-	text = userinfo.ReplaceAllString(text, "${1}"+shown+"@")
-	text = parameter.ReplaceAllString(text, "${1}"+shown)
-	return bearer.ReplaceAllString(text, "${1}"+shown)
+	// Most lines of a log have no credential: what each expression needs is looked for first, in a tenth of its time.
+	if strings.Contains(text, "://") && strings.Contains(text, "@") {
+		text = userinfo.ReplaceAllString(text, "${1}"+shown+"@")
+	}
+	lower := strings.ToLower(text)
+	if strings.ContainsAny(lower, "?&") || strings.Contains(lower, `\u0026`) || strings.Contains(lower, "%26") {
+		text = parameter.ReplaceAllString(text, "${1}"+shown)
+	}
+	if strings.Contains(lower, "bearer") || strings.Contains(lower, "basic") {
+		text = bearer.ReplaceAllString(text, "${1}"+shown)
+	}
+	return text
 }
 
 // Writer redacts the text written to it. Each Write must consist of whole lines.
