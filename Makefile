@@ -654,7 +654,7 @@ scale-model: ## Measure a head with 10, 100 and 300 data nodes beside the model 
 	@SCALE_PAGE=$(CURDIR)/docs/scale.md go test ./test/scale -run '^TestModel$$' -count=1 -timeout=0
 
 .PHONY: scale-files
-scale-files: ## Plan a table and a folder of FILES=100000 files on a store whose requests take 20 ms, the table also with two data nodes: time, CPU and memory a file (about 3 min; CI plans 4,000).
+scale-files: ## Plan a table and a folder of FILES=100000 files on a store whose requests take 20 ms, the table also with two data nodes: time, CPU and memory a file (about 3 min; CI plans 2,048).
 	@SCALE_FILES=$(FILES) go test ./test/scale -run '^TestFiles$$' -count=1 -timeout=0 -v
 
 .PHONY: scale-cluster

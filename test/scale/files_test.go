@@ -15,8 +15,8 @@ import (
 // filesToPlan is SCALE_FILES, the number of data files to plan and to measure; 0: few, whose cost is not compared with a limit.
 var filesToPlan, _ = strconv.Atoi(os.Getenv("SCALE_FILES"))
 
-// few is the number of data files that are always planned.
-const few = 4000
+// few is the number of data files that are always planned: as many as data nodes and head take in 8 turns.
+const few = 2048
 
 // planned is what planning cost a head.
 type planned struct {

@@ -35,7 +35,7 @@ const (
 	// latency is the time that each request takes at least.
 	latency = 20 * time.Millisecond
 	// perManifest is the number of data files that a manifest lists.
-	perManifest = 500
+	perManifest = 256
 	// rowsOfFile and columnsOfFile are those of each data file.
 	rowsOfFile, columnsOfFile = 5000, 10
 )
@@ -116,7 +116,7 @@ func (g *gate) counts() (requests int, bytes int64, missed bool) {
 // startLake starts a lake with a number of data files; nodesFirst says that data nodes must have read a part of them before the head.
 func startLake(t *testing.T, files int, nodesFirst bool) *lake {
 	t.Helper()
-	l := &lake{files: files, content: dataFile(t), objects: map[string][]byte{}, manifests: newGate(0, 8), heads: newGate(1, 1+256), nodes: newGate(1024, 1025)}
+	l := &lake{files: files, content: dataFile(t), objects: map[string][]byte{}, manifests: newGate(0, 8), heads: newGate(1, 1+200), nodes: newGate(512, 513)}
 	if !nodesFirst {
 		l.nodes.openLocked()
 	}
