@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,19 @@ def test_no_page_with_python_is_left_out() -> None:
     pages = [REPOSITORY / "README.md", *REPOSITORY.glob("docs/*.md"), REPOSITORY / "python/README.md"]
     with_python = {str(page.relative_to(REPOSITORY)) for page in pages if blocks_of(str(page))}
     assert with_python == PAGES.keys() | ELSEWHERE
+
+
+def test_blocks_with_workers_are_scripts() -> None:
+    """test_every_block_runs guards whole pages, as workers import them; a block that a reader copies guards itself."""
+    with_workers = [
+        block
+        for page in PAGES.keys() | ELSEWHERE
+        for block in blocks_of(page)
+        if re.search(r"StreamingDataLoader\([^)]*num_workers=[1-9]", block)
+    ]
+    assert len(with_workers) == 3
+    for block in with_workers:
+        assert 'if __name__ == "__main__":  # workers import the script' in block, block
 
 
 @pytest.mark.parametrize("page", PAGES)

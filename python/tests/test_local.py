@@ -133,6 +133,10 @@ def test_processes_share_a_server(server: Path, path: str, tmp_path: Path, monke
         assert (same, pid) == (endpoint, 0)
         with user(server, path, "own") as (_, own, _):
             assert own != endpoint
+        pq.write_table(pa.table({"id": range(100)}), tmp_path / "other.parquet")
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        with DataCache.local(tmp_path / "other.parquet", shared=True, program=server) as other:
+            assert (len(other), other.endpoint == endpoint) == (100, False), "another table has a server of its own"
         tell(first)
         first.wait()
         assert lives(endpoint), "the second process uses it"

@@ -14,7 +14,7 @@ from forked import run_script
 
 ROWS = 400
 TRAININGS = [
-    ("weight", 1), ("weight", 2), ("weight", 3), ("weight", 4), ("means", 3),
+    ("weight", 1), ("weight", 2), ("weight", 3), ("weight", 4), ("weight", 8), ("means", 3),
     ("tree", 1), ("tree", 2), ("tree", 4), ("tree", 8),
 ]  # fmt: skip
 
@@ -29,7 +29,7 @@ def test_losses_with_any_number_of_ranks(server: Path, tmp_path: Path) -> None:
     losses = results["weight", 1][0]
     assert len(losses) == 12
     assert losses[-1] != losses[0]
-    for world in (2, 3, 4):
+    for world in (2, 3, 4, 8):
         assert results["weight", world][0] == pytest.approx(losses, rel=1e-6), world
     assert results["tree", 1][0] == pytest.approx(losses, rel=1e-6)
     for world in (2, 4, 8):
