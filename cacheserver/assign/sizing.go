@@ -3,11 +3,14 @@
 
 package assign
 
-import "math"
+import (
+	"fmt"
+	"math"
+)
 
 // Demand is what a cache holds and how much is read from it.
 type Demand struct {
-	Rows, Bytes int64 // of the served columns, before deletes and filter
+	Rows, Bytes int64 // of the served columns
 	Splits      int
 	Nodes       int   // at least 1
 	Ranks       int   // that read at the same time
@@ -16,10 +19,25 @@ type Demand struct {
 
 // Sizing is what a cache needs, by measurements (docs/benchmarks.md, docs/scale.md).
 type Sizing struct {
-	NodeMemory  int64   // of each data node
-	HeadMemory  int64   // of the head
-	Cores       float64 // of all data nodes together, while all ranks read
-	Connections int     // of all ranks to data nodes, if each reads from all
+	DataNodes   int     `json:"data_nodes"`
+	NodeMemory  int64   `json:"node_memory"` // of each data node
+	HeadMemory  int64   `json:"head_memory"`
+	Cores       float64 `json:"cores"`       // of all data nodes together, while all ranks read
+	Connections int     `json:"connections"` // of all ranks to data nodes, if each reads from all
+}
+
+// MostRanks is the greatest number of ranks of a demand.
+const MostRanks = 1_000_000
+
+// Validate returns an error if the ranks or the rate are out of range.
+func (d Demand) Validate() error {
+	if d.Ranks < 0 || d.Ranks > MostRanks {
+		return fmt.Errorf("ranks: %d, want 0 to %d", d.Ranks, MostRanks)
+	}
+	if d.Rate < 0 {
+		return fmt.Errorf("rate: %d, want 0 or more bytes a second", d.Rate)
+	}
+	return nil
 }
 
 const (
@@ -33,6 +51,7 @@ const (
 // Size returns what a demand needs.
 func (d Demand) Size() Sizing {
 	return Sizing{
+		DataNodes:   d.Nodes,
 		NodeMemory:  int64(arrowMemory*unevenShares*float64(d.Bytes)/float64(d.Nodes)) + clientMemory,
 		HeadMemory:  clientMemory + splitMemory*int64(d.Splits),
 		Cores:       math.Ceil(10*float64(d.Ranks)*float64(d.Rate)/gigabyte*d.serving()) / 10,

@@ -57,7 +57,7 @@ func New(cfg Config) (*Head, error) {
 		state: state{members: make(members, cfg.Nodes), data: newDataset(request, cfg.Nodes, now), storeTrouble: cfg.Store.Trouble},
 	}}
 	h.service = &service{
-		Flight: transport.Flight{Status: h.Status, Admit: cfg.Access.Admit()}, cfg: &h.cfg, cluster: h.cluster,
+		Flight: transport.Flight{Status: h.Status, Sizing: h.sizing, Admit: cfg.Access.Admit()}, cfg: &h.cfg, cluster: h.cluster,
 		sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt)), checks: work.New(runtime.GOMAXPROCS(0)), room: semaphore.NewWeighted(answersMemory),
 	}
 	return h, nil

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/reading"
 	"github.com/kubeflow/datacache/internal/watch"
@@ -176,11 +177,23 @@ func (c *state) facts(s protocol.Status, since time.Time) []watch.Fact {
 			watch.Fact{Name: "Fingerprint", Value: p.dataset.Fingerprint},
 		)
 	}
-	return append(facts,
+	facts = append(facts,
 		watch.Fact{Name: "Rows", Value: strconv.FormatInt(s.Rows, 10)},
 		watch.Fact{Name: "In memory", Value: words.Bytes(float64(s.Bytes))},
 		watch.Fact{Name: "Head since", Value: since.UTC().Format(time.RFC3339)},
 	)
+	if s.State == protocol.StateReady {
+		facts = append(facts, watch.Fact{Name: "Takes, with one rank at 1 GB/s", List: sizingLines(s)})
+	}
+	return facts
+}
+
+// sizingLines is what the cache takes with one rank that reads 1 GB/s, by measurements.
+func sizingLines(s protocol.Status) (lines []string) {
+	for _, line := range DescribeSizing(holding(assign.Demand{Ranks: 1, Rate: 1_000_000_000}, s)) {
+		lines = append(lines, line[0]+": "+line[1])
+	}
+	return lines
 }
 
 // nameOf is the name of a table: the folder's if the table is given by the path of its metadata, which is among the facts.

@@ -30,6 +30,8 @@ type Flight struct {
 	flight.BaseFlightServer
 	// Status returns the value that the action and /status send as JSON.
 	Status func() any
+	// Sizing returns the value that the action "sizing" with a body sends as JSON; nil: there is no such action.
+	Sizing func(body []byte) (any, error)
 	// Admit returns why a call may not be made; nil: every call may.
 	Admit func(ctx context.Context) error
 }
@@ -50,26 +52,43 @@ func (f *Flight) Handshake(stream flight.FlightService_HandshakeServer) error {
 	return stream.SendHeader(metadata.Pairs("authorization", "Bearer "+token))
 }
 
-const actionStatus = "status"
+// The actions.
+const actionStatus, actionSizing = "status", "sizing"
 
-// ListActions lists the only action.
-func (*Flight) ListActions(_ *flight.Empty, stream flight.FlightService_ListActionsServer) error {
-	return stream.Send(&flight.ActionType{Type: actionStatus, Description: "the server's state as JSON, as on /status"})
+// ListActions lists the actions.
+func (f *Flight) ListActions(_ *flight.Empty, stream flight.FlightService_ListActionsServer) error {
+	err := stream.Send(&flight.ActionType{Type: actionStatus, Description: "the server's state as JSON, as on /status"})
+	if err != nil || f.Sizing == nil {
+		return err
+	}
+	return stream.Send(&flight.ActionType{Type: actionSizing, Description: `what the cache takes for {"ranks": N, "rate": bytes a second}, as JSON`})
 }
 
-// DoAction answers "status".
+// DoAction answers the actions.
 func (f *Flight) DoAction(action *flight.Action, stream flight.FlightService_DoActionServer) error {
 	if f.Admit != nil {
 		if err := f.Admit(stream.Context()); err != nil {
 			return err
 		}
 	}
-	if action.GetType() != actionStatus {
-		return status.Errorf(codes.Unimplemented, "action %.64q: there is only %q", action.GetType(), actionStatus)
-	}
-	body, err := json.Marshal(f.Status())
+	value, err := f.act(action)
 	if err != nil {
-		return fmt.Errorf("encode status: %w", err)
+		return err
+	}
+	body, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", action.GetType(), err)
 	}
 	return stream.Send(&flight.Result{Body: []byte(redact.Text(string(body)))})
+}
+
+// act returns the answer to an action.
+func (f *Flight) act(action *flight.Action) (any, error) {
+	switch {
+	case action.GetType() == actionStatus:
+		return f.Status(), nil
+	case action.GetType() == actionSizing && f.Sizing != nil:
+		return f.Sizing(action.GetBody())
+	}
+	return nil, status.Errorf(codes.Unimplemented, "action %.64q: ListActions names those of this server", action.GetType())
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -65,8 +64,8 @@ func checkDemand(d *assign.Demand, rate string) error {
 	if d.Nodes < 1 || d.Nodes > head.MostNodes {
 		return fmt.Errorf("--nodes: %d, want 1 to %d", d.Nodes, head.MostNodes)
 	}
-	if d.Ranks < 0 || d.Ranks > mostRanks {
-		return fmt.Errorf("--ranks: %d, want 0 to %d", d.Ranks, mostRanks)
+	if err := d.Validate(); err != nil {
+		return fmt.Errorf("--%w", err)
 	}
 	if rate == "0" {
 		return nil
@@ -78,20 +77,11 @@ func checkDemand(d *assign.Demand, rate string) error {
 	return nil
 }
 
-// mostRanks bounds --ranks.
-const mostRanks = 1_000_000
-
 // printSizing writes what a cache takes.
 func printSizing(w io.Writer, d assign.Demand) error {
-	size, text := d.Size(), strings.Builder{}
+	var text strings.Builder
 	fmt.Fprintf(&text, "\nWITH %d RANKS AT %s/s\t\n", d.Ranks, words.Bytes(float64(d.Rate)))
-	for _, line := range [][2]string{
-		{"data nodes", strconv.Itoa(d.Nodes)},
-		{"memory of each", words.ExactBytes(size.NodeMemory)},
-		{"cores of all data nodes", strconv.FormatFloat(size.Cores, 'f', 1, 64)},
-		{"connections, if each rank reads from all", strconv.Itoa(size.Connections)},
-		{"memory of the head", words.ExactBytes(size.HeadMemory)},
-	} {
+	for _, line := range head.DescribeSizing(d) {
 		fmt.Fprintf(&text, "%s\t%s\n", line[0], line[1])
 	}
 	return printTable(w, text.String())

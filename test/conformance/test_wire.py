@@ -329,9 +329,17 @@ class TestRest:
         assert plain.read(info).equals(plain.table())
 
     def test_list_actions(self, plain: Client) -> None:
-        (action,) = plain.head.list_actions()
-        assert action.type == "status"
-        assert action.description
+        actions = plain.head.list_actions()
+        assert [action.type for action in actions] == ["status", "sizing"]
+        assert all(action.description for action in actions)
+        node = plain.node(plain.command(kind="take").endpoints[0])
+        assert [action.type for action in node.list_actions()] == ["status"]
+
+    def test_sizing(self, plain: Client) -> None:
+        (result,) = plain.head.do_action(("sizing", b'{"ranks": 40, "rate": 500000000}'))
+        assert json.loads(result.body.to_pybytes())["connections"] == 80
+        for body in (b"", b"[]", b'{"ranks": "many"}', b'{"ranks": -1}', b'{"ranks": 1, "rate": -1}'):
+            check_code("INVALID_ARGUMENT", lambda body=body: list(plain.head.do_action(("sizing", body))))
 
     def test_status_is_the_one_of_http(self, mode: Mode, table: Table, caches: Caches, connect: Connect) -> None:
         cache = caches.of(table("plain"), mode=mode)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pyarrow.flight as fl
 
 from kubeflow_datacache import fork, h2, services
-from kubeflow_datacache.arguments import check_seconds
+from kubeflow_datacache.arguments import check_int, check_seconds
 from kubeflow_datacache.client import Closable
 from kubeflow_datacache.codes import CALL_ERRORS, code_of, reason_of
 from kubeflow_datacache.credentials import CredentialOptions, Credentials
@@ -225,7 +225,16 @@ class DataCache(Readable):
 
     def status(self) -> dict[str, Any]:
         """The head's status: state, reason, rows, bytes, splits and data nodes (docs/contract.md, /status)."""
-        return json.loads(self._try(self._status, None))
+        return json.loads(self._try(lambda: self._action("status"), None))
+
+    def sizing(self, *, ranks: int, rate: float) -> dict[str, Any]:
+        """What the cache takes, by measurements, while `ranks` ranks read `rate` bytes a second each.
+
+        data_nodes; node_memory of each and head_memory, in bytes; cores of all data nodes together; connections, if
+        each rank reads from all data nodes. As `cacheserver inspect` prints, which needs no cache that runs.
+        """
+        asked = {"ranks": check_int("ranks", ranks, 1), "rate": round(rate)}
+        return json.loads(self._try(lambda: self._action("sizing", json.dumps(asked).encode()), None))
 
     def wait(self, *, progress: bool = False) -> dict[str, Any]:
         """Waits until the cache is loaded and returns its status. Readers also wait on their own, but show no progress.
@@ -314,12 +323,12 @@ class DataCache(Readable):
         (answer,) = call.run("GetFlightInfo", descriptor.serialize(), seconds=_ASK_SECONDS, stop=stop)
         return fl.FlightInfo.deserialize(answer)
 
-    def _status(self) -> bytes:
+    def _action(self, name: str, body: bytes = b"") -> bytes:
         if self._by_grpc(self.endpoint):
-            (result,) = self.connect(self.endpoint).do_action("status", self._options())
+            (result,) = self.connect(self.endpoint).do_action(fl.Action(name, body), self._options())
             return result.body.to_pybytes()
         call = h2.UnaryCall(self.endpoint, self._credentials)
-        (answer,) = call.run("DoAction", message.bytes_field(1, b"status"), seconds=_ASK_SECONDS)
+        (answer,) = call.run("DoAction", message.action(name, body), seconds=_ASK_SECONDS)
         return message.result_body(answer)
 
     def _try(self, call: Callable[[], Any], stop: Stop | None, attempts: Attempts | None = None) -> Any:

@@ -37,6 +37,11 @@ def ticket(opaque: bytes) -> bytes:
     return bytes_field(_TICKET, opaque)
 
 
+def action(name: str, body: bytes) -> bytes:
+    """Encodes an Action."""
+    return bytes_field(1, name.encode()) + bytes_field(2, body)
+
+
 def bytes_field(number: int, value: bytes) -> bytes:
     """Encodes a protobuf field of type bytes or string."""
     return _varint(number << 3 | _SIZED) + _varint(len(value)) + value
