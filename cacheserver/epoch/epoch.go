@@ -4,6 +4,7 @@
 package epoch
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
 )
@@ -29,6 +30,7 @@ type Epoch struct {
 	Clump       uint64 // number of consecutive rows that are shuffled as a unit; read only if Shuffle
 	GlobalBatch uint64 // number of positions of a full step
 	Tail        Tail
+	Lanes       bool `json:",omitzero"` // order version 2, in which a rank reads few ranges of the rows; only if Shuffle
 }
 
 // Validate returns an error for the first invalid field, with its name on the wire, its value and the values allowed.
@@ -41,6 +43,12 @@ func (e Epoch) Validate() error {
 	}
 	if e.GlobalBatch < 1 || e.GlobalBatch >= limit {
 		return fmt.Errorf("global_batch = %d: want 1 <= global_batch < 2^62", e.GlobalBatch)
+	}
+	if e.Lanes && !e.Shuffle {
+		return errors.New("order = 2: want shuffle = true; without it, the order has version 1 alone")
+	}
+	if e.Lanes && e.GlobalBatch < leastLaned {
+		return fmt.Errorf("global_batch = %d: want at least %d with order = 2", e.GlobalBatch, leastLaned)
 	}
 	switch e.Tail {
 	case Drop, Pad, Keep:

@@ -9,6 +9,7 @@ type layout struct {
 	clump   uint64 // 0: not shuffled
 	perm    Permutation
 	regular uint64 // where the short last clump ends in the shuffled order; rows, if no clump is short
+	lanes   *laned // order version 2, for which clump is 0; nil: version 1
 	missing uint64 // how many rows shorter the last clump is; positions from regular on are shifted by it
 }
 
@@ -16,6 +17,9 @@ type layout struct {
 func newLayout(e Epoch) layout {
 	if !e.Shuffle || e.Rows == 0 {
 		return layout{rows: e.Rows}
+	}
+	if e.Lanes {
+		return layout{rows: e.Rows, lanes: newLaned(e)}
 	}
 	clumps := ceil(e.Rows, e.Clump)
 	perm := newPermutation(clumps, e.Seed, e.Number)
@@ -29,6 +33,9 @@ func newLayout(e Epoch) layout {
 // place fills runs with the rows at the positions [first, first+positions), which must be within the epoch, as far as runs has room. It
 // returns the number of runs and of positions that they cover.
 func (l *layout) place(runs []Run, first, positions uint64) (n int, placed uint64) {
+	if l.lanes != nil {
+		return l.lanes.place(runs, first, positions)
+	}
 	if l.clump > 0 {
 		return l.placeClumps(runs, first, positions)
 	}

@@ -46,6 +46,9 @@ type Mix struct {
 // Validate returns an error for the first invalid field, with its name on the wire, its value and the values allowed. Apart
 // from its Rows, e must be valid.
 func (m Mix) Validate(e Epoch) error {
+	if e.Lanes {
+		return errors.New("order = 2: mixtures have order version 1 alone")
+	}
 	if m.Unit != RowUnit && m.Unit != BatchUnit {
 		return fmt.Errorf("unit = %q: want %q or %q", string(m.Unit), RowUnit, BatchUnit)
 	}

@@ -3,7 +3,7 @@
 
 // Package epoch computes the order of an epoch: which row is at which position, and which rank and worker read it.
 //
-// It implements version 1 of the epoch order. All integers are unsigned 64-bit and wrap; divisions round down. Memory does not depend
+// It implements versions 1 and 2 of the epoch order. All integers are unsigned 64-bit and wrap; divisions round down. Memory does not depend
 // on the size of the data set: the permutation of a shuffled epoch is stored as eight words of keys.
 package epoch
 

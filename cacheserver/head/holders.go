@@ -100,6 +100,9 @@ func holders(t protocol.Ticket, bounds []assign.Bounds) ([]int, error) {
 		return nil, err
 	}
 	m, most := newMarks(bounds), mostRuns(len(bounds))
+	if t.Epoch.Lanes {
+		most = leastRuns // a run costs ten times as much, and all is nearly exact
+	}
 	switch runs := runsOf(t); {
 	case runs == 0:
 		m.inOrder(t)
@@ -141,6 +144,12 @@ func (m *marks) selected(t protocol.Ticket) (lo, hi uint64) {
 // all marks the nodes that have rows of a ticket's selection.
 func (m *marks) all(t protocol.Ticket) {
 	lo, hi := m.selected(t)
+	if t.Epoch.Lanes && (t.Split == nil || !t.Split.Shuffle) {
+		for _, rows := range t.Epoch.LanedRows(t.Share) {
+			m.add(int64(lo+rows[0]), int64(lo+rows[1]))
+		}
+		return
+	}
 	m.add(int64(lo), int64(hi))
 }
 

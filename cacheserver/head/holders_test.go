@@ -67,6 +67,9 @@ func TestHoldersEqualPlainReference(t *testing.T) {
 			rows = end - first
 		}
 		e := epoch.Epoch{Rows: rows, Seed: r.Uint64(), Shuffle: r.IntN(2) == 0, Clump: 1 + r.Uint64N(9), GlobalBatch: 1 + r.Uint64N(2*rows+1), Tail: []epoch.Tail{epoch.Drop, epoch.Pad, epoch.Keep}[r.IntN(3)]}
+		if e.Shuffle && r.IntN(3) == 0 {
+			e.Lanes, e.GlobalBatch = true, 64+r.Uint64N(64)
+		}
 		s := epoch.Share{World: 1 + r.Uint64N(9), Workers: 1 + r.Uint64N(3), StartStep: r.Uint64N(3)}
 		s.Rank, s.Worker = r.Uint64N(s.World), r.Uint64N(s.Workers)
 		ticket.Kind, ticket.Epoch, ticket.Share = protocol.Epoch, e, s
@@ -95,6 +98,25 @@ func TestLongSharesHaveAllNodes(t *testing.T) {
 		if got, err := holders(ticket, bounds); err != nil || !slices.Equal(want, got) {
 			t.Errorf("split %+v: %d nodes, want %d (%v)", split, len(got), len(want), err)
 		}
+	}
+}
+
+// TestLanesOfManyRanks counts the connections of every tenth of 10,000 ranks of 1,000 data nodes in order version 2: docs/scale.md has at most
+// 340,000 of all.
+func TestLanesOfManyRanks(t *testing.T) {
+	bounds := assign.BoundsOf(slices.Repeat([]int64{50_000_000}, 1000))
+	e := epoch.Epoch{Rows: 50_000_000_000, Seed: 7, Shuffle: true, Clump: 1, GlobalBatch: 20_000, Tail: epoch.Drop, Lanes: true}
+	connections, most := 0, 0
+	for tenth := range uint64(1000) {
+		nodes, err := holders(protocol.Ticket{Kind: protocol.Epoch, Epoch: e, Share: epoch.Share{Rank: 10*tenth + tenth%10, World: 10_000, Workers: 1}}, bounds)
+		if err != nil {
+			t.Fatal(err)
+		}
+		connections, most = connections+len(nodes), max(most, len(nodes))
+	}
+	t.Logf("%d connections, of a rank at most %d", connections, most)
+	if connections > 34_000 || most > 3*33 {
+		t.Errorf("%d connections, of a rank %d; want at most 34,000 and %d", connections, most, 3*33)
 	}
 }
 
@@ -158,6 +180,7 @@ func BenchmarkAnswers(b *testing.B) {
 			{"shuffled, 33 rows", `{"v":1,"kind":"epoch","seed":7,"epoch":0,"shuffle":true,"global_batch":330000,"tail":"drop","rank":17,"world":10000,"start_step":` + fmt.Sprint(rows/330_000-1) + `}`},
 			{"shuffled part", fmt.Sprintf(`{"v":1,"kind":"epoch","seed":7,"epoch":0,"shuffle":true,"global_batch":20000,"tail":"drop","rank":17,"world":10000,"split":{"seed":1,"of":%d,"from":0,"to":1,"shuffle":false}}`, share)},
 			{"shuffled, all nodes", `{"v":1,"kind":"epoch","seed":7,"epoch":0,"shuffle":true,"global_batch":20000,"tail":"drop","rank":17,"world":10000}`},
+			{"in lanes", `{"v":1,"kind":"epoch","seed":7,"epoch":0,"shuffle":true,"order":2,"global_batch":20000,"tail":"drop","rank":17,"world":10000}`},
 			{"mix, 33 rows", fmt.Sprintf(`{"v":1,"kind":"mix","seed":7,"epoch":0,"shuffle":true,"global_batch":470000,"tail":"drop","rank":17,"world":10000,"part":0,"parts":[{"rows":%d,"weights":[7000]},{"rows":1000,"weights":[3000]}],"phases":[],"unit":"row","length":470000}`, rows)},
 			{"mix in order", fmt.Sprintf(`{"v":1,"kind":"mix","seed":7,"epoch":0,"shuffle":false,"global_batch":20000,"tail":"drop","rank":17,"world":10000,"part":0,"parts":[{"rows":%d,"weights":[7000]},{"rows":1000,"weights":[3000]}],"phases":[],"unit":"row","length":%d}`, rows, rows)},
 			{"mix 1:1, 33 rows", fmt.Sprintf(`{"v":1,"kind":"mix","seed":7,"epoch":0,"shuffle":true,"global_batch":660000,"tail":"drop","rank":17,"world":10000,"part":0,"parts":[{"rows":%d,"weights":[1]},{"rows":1000,"weights":[1]}],"phases":[],"unit":"row","length":660000}`, rows)},

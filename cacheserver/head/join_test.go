@@ -67,9 +67,9 @@ func TestStopRefusesAll(t *testing.T) {
 
 // FuzzNodeMessages applies arbitrary messages of a node.
 func FuzzNodeMessages(f *testing.F) {
-	f.Add([]byte(`{"v":3,"index":0,"incarnation":"i","address":"a"}`), []byte(`{"progress":{"plan":"PLAN","done":[{"split":0,"rows":10,"hash":"aGFzaGhhc2hoYXNoaGFzaA=="}]}}`))
-	f.Add([]byte(`{"v":3,"index":0,"incarnation":"i","address":"a","held":{"plan":"p","request":"q","ready":true}}`), []byte(`{"loaded":{"plan":"PLAN","rows":0,"column_bytes":[1]}}`))
-	f.Add([]byte(`{"v":3,"index":0,"incarnation":"i","address":"a"}`), []byte(`{"loaded":{"plan":"PLAN","rows":0,"column_bytes":[0]}}`))
+	f.Add([]byte(`{"v":4,"index":0,"incarnation":"i","address":"a"}`), []byte(`{"progress":{"plan":"PLAN","done":[{"split":0,"rows":10,"hash":"aGFzaGhhc2hoYXNoaGFzaA=="}]}}`))
+	f.Add([]byte(`{"v":4,"index":0,"incarnation":"i","address":"a","held":{"plan":"p","request":"q","ready":true}}`), []byte(`{"loaded":{"plan":"PLAN","rows":0,"column_bytes":[1]}}`))
+	f.Add([]byte(`{"v":4,"index":0,"incarnation":"i","address":"a"}`), []byte(`{"loaded":{"plan":"PLAN","rows":0,"column_bytes":[0]}}`))
 	f.Add([]byte(`{"index":-1}`), []byte(`{"progress":{"plan":"PLAN","done":[{"split":-9,"rows":-1}]}}`))
 	f.Add([]byte(`{}`), []byte(`{"failed":{"reason":""},"leaving":{}}`))
 	f.Fuzz(func(t *testing.T, hello, message []byte) {

@@ -132,7 +132,7 @@ var (
 // fieldsOf has the fields of commands of a kind.
 var fieldsOf = map[Kind][]string{
 	Shard: slices.Concat(common, []string{"index", "total"}),
-	Epoch: slices.Concat(common, sequence),
+	Epoch: slices.Concat(common, sequence, []string{"order"}),
 	Take:  common,
 	Mix:   slices.Concat(common, sequence, []string{"part", "parts", "phases", "unit", "length"}),
 }
@@ -165,6 +165,7 @@ type body struct {
 	Worker      uint64     `json:"worker"`
 	Workers     uint64     `json:"workers"`
 	StartStep   uint64     `json:"start_step"`
+	Order       uint64     `json:"order"`
 
 	Part   uint64                       `json:"part"`
 	Parts  []map[string]json.RawMessage `json:"parts"`
@@ -198,7 +199,7 @@ func parseCommand(cmd []byte) (Request, error) {
 	if err != nil {
 		return Request{}, err
 	}
-	c := body{Shuffle: true, Clump: 1, Workers: 1}
+	c := body{Shuffle: true, Clump: 1, Workers: 1, Order: 1}
 	if err := json.Unmarshal(cmd, &c); err != nil {
 		return Request{}, commandError(err)
 	}
@@ -249,7 +250,10 @@ func (c *body) request(kind Kind) (r Request, err error) {
 		}
 	}
 	if kind == Epoch || kind == Mix {
-		r.Epoch = epoch.Epoch{Seed: c.Seed, Number: c.Epoch, Shuffle: c.Shuffle, Clump: c.Clump, GlobalBatch: c.GlobalBatch, Tail: c.Tail}
+		if c.Order != 1 && c.Order != 2 {
+			return Request{}, fmt.Errorf("order = %d: want 1 or 2, the versions of the order that this server knows", c.Order)
+		}
+		r.Epoch = epoch.Epoch{Seed: c.Seed, Number: c.Epoch, Shuffle: c.Shuffle, Clump: c.Clump, GlobalBatch: c.GlobalBatch, Tail: c.Tail, Lanes: c.Order == 2}
 		r.Share = epoch.Share{Rank: c.Rank, World: c.World, Worker: c.Worker, Workers: c.Workers, StartStep: c.StartStep}
 		if err := errors.Join(r.Epoch.Validate(), r.Share.Validate()); err != nil {
 			return Request{}, err

@@ -37,6 +37,28 @@ def test_golden_epochs(vector: dict[str, Any]) -> None:
             assert epoch.valid(epoch.span(step, share)).tolist() == valid
 
 
+LANES: dict[str, Any] = vectors("lanes_vectors.json")
+
+
+@pytest.mark.parametrize("vector", LANES["epochs"], ids=lambda v: f"n={v['n']} {v['tail']} clump={v['clump']}")
+def test_golden_lanes(vector: dict[str, Any]) -> None:
+    epoch = Epoch(rows=vector["n"], **order_fields(vector), order=2)
+    for rank, steps in enumerate(vector["ranks"]):
+        share = Share(rank=rank, world=vector["world"])
+        assert epoch.steps == len(steps)
+        for step, rows, valid in steps:
+            assert epoch.rows_of(range(step, step + 1), share).tolist() == rows
+            assert epoch.valid(epoch.span(step, share)).tolist() == valid
+
+
+@pytest.mark.parametrize("vector", LANES["rows"], ids=lambda v: f"n={v['n']}")
+def test_golden_rows_of_large_epochs_with_lanes(vector: dict[str, Any]) -> None:
+    fields = {"rows": vector["n"], "seed": vector["seed"], "number": vector["epoch"]}
+    epoch = Epoch(**fields, global_batch=vector["global_batch"], order=2)
+    for position, row in zip(vector["positions"], vector["rows"], strict=True):
+        assert epoch.rows_at(np.array([position], np.uint64)).tolist() == [row]
+
+
 def test_permutation_is_the_oracles_for_any_size(rng: random.Random, thorough: int) -> None:
     for _ in range(500 * thorough):
         n = rng.choice([rng.randint(1, 40), rng.randint(1, 1 << 14), rng.randint(1, 1 << 61), 1 << rng.randint(0, 61)])
@@ -64,6 +86,8 @@ def test_steps_are_the_oracles(rng: random.Random, thorough: int) -> None:
             "global_batch": rng.randint(1, rng.choice([3, 20, 2 * n + 1])),
             "tail": rng.choice(["drop", "pad", "keep"]),
         }
+        if options["shuffle"] and rng.random() < 0.02:
+            options |= {"order": 2, "global_batch": rng.randint(64, 90), "rows": rng.randint(0, 400)}
         number, world, workers = rng.randint(0, 5), rng.randint(1, 9), rng.randint(1, 4)
         share = Share(rank=rng.randrange(world), world=world, worker=rng.randrange(workers), workers=workers)
         start = rng.choice([0, 0, rng.randint(0, 30)])
@@ -114,6 +138,9 @@ def _slow_row(epoch: Epoch, position: int) -> int:
         ({"global_batch": 0}, "global_batch = 0"),
         ({"seed": -1}, "seed = -1"),
         ({"tail": "Keep"}, "tail = 'Keep'"),
+        ({"order": 3}, "order = 3: want 1 or 2"),
+        ({"order": 2}, "global_batch = 4: want at least 64 with order = 2"),
+        ({"order": 2, "shuffle": False}, "order = 2: want shuffle = True"),
     ],
 )
 def test_bad_epochs_are_refused_by_name(options: dict[str, Any], message: str) -> None:

@@ -113,7 +113,7 @@ def wait_for_rows(loader: Loader) -> None:
 SERVE, MAKE = "Start the cache with that table, snapshot and filter", "make the loader with"
 OTHERS: list[tuple[str, Any, Any, str]] = [
     ("version", 2, 1, "use the release of kubeflow-datacache that saved it"),
-    ("order_version", 2, 1, "use the release of kubeflow-datacache that saved it"),
+    ("order_version", 2, 1, "make the loader with order=2 to go on where it was saved"),
     ("table_uuid", "t-2", "t-1", SERVE),
     ("snapshot", 6, 5, SERVE),
     ("filter", "id > 3", "", SERVE),

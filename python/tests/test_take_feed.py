@@ -163,6 +163,8 @@ def _loader(cache: DataCache, rng: random.Random) -> Callable[[World], Loader]:
         "filter": rng.choice([None, "text NOT LIKE 'text of row 1%'", "id < 700"]),
         "columns": rng.choice([None, ["text", "id"]]),
     }
+    if options["shuffle"] and options["global_batch_size"] >= 64:
+        options["order"] = rng.choice([1, 2])
     if rng.random() < 0.5:
         options["split"] = Split(
             of=7, start=rng.randint(0, 3), stop=7, seed=rng.getrandbits(64), shuffle=rng.random() < 0.7

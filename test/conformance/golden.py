@@ -152,6 +152,15 @@ def descriptors() -> list[Case]:
         bad("epoch, negative start", "start_step", _EPOCH, start_step=-1),
         bad("epoch, shuffle as number", "shuffle", _EPOCH, shuffle=1),
         bad("epoch, unknown column", "nope", _EPOCH, columns=["nope"]),
+        good("epoch, order 1", _EPOCH, order=1),
+        good("epoch in lanes", _EPOCH, order=2, global_batch=64),
+        bad("epoch in lanes, a small batch", "global_batch = 63", _EPOCH, order=2, global_batch=63),
+        bad("epoch in lanes, not shuffled", "order = 2", _EPOCH, order=2, global_batch=64, shuffle=False),
+        bad("epoch, order 3", "order = 3", _EPOCH, order=3),
+        bad("epoch, order 0", "order = 0", _EPOCH, order=0),
+        bad("epoch, order as text", "order", _EPOCH, order="2"),
+        bad("shard in lanes", "order", _SHARD, order=2),
+        bad("mix in lanes", "order", _MIX, order=2),
         *jobs(),
         *mixes(),
         *splits(),
@@ -269,6 +278,7 @@ def answers() -> list[Case]:
             {}, {"rank": 0}, {"tail": "drop", "global_batch": 5}, {"tail": "pad", "rank": 2},
             {"clump": 2, "world": 1, "rank": 0}, {"shuffle": False, "rank": 2}, {"world": 8, "rank": 7},
             {"start_step": 2}, {"start_step": 99}, {"workers": 2, "worker": 1},
+            {"order": 2, "global_batch": 64}, {"order": 2, "global_batch": 70, "tail": "pad", "clump": 2},
         )
     ]  # fmt: skip
     requests += [

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle of the order of epochs and mixtures (docs/order.md, version 1), in plain Python integers."""
+"""The oracle of the order of epochs and mixtures (docs/order.md), in plain Python integers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 WORD = 1 << 64
 GOLD = 0x9E3779B97F4A7C15
+LANES = 32  # ranges of the rows in version 2
 Tail = Literal["drop", "pad", "keep"]
 
 
@@ -90,15 +91,40 @@ class Epoch:
     worker: int = 0
     workers: int = 1
     start_step: int = 0
+    order: Literal[1, 2] = 1
 
     def sequence(self) -> Sequence[int]:
         """The row at each position of the epoch, before the division into steps and ranks."""
         if not self.shuffle or self.rows == 0:
             return range(self.rows)
+        if self.order == 2:
+            return self._laned()
         clumps = -(-self.rows // self.clump)
         p = Permutation(clumps, self.seed, self.epoch)
         first = [p.at(i) * self.clump for i in range(clumps)]
         return [row for start in first for row in range(start, min(start + self.clump, self.rows))]
+
+    def _laned(self) -> list[int]:
+        """The sequence in version 2: from each slot a step takes the next rows, so many that the slot's rows taken by
+        the first steps are in proportion."""
+        slots: list[list[int]] = []
+        for i in range(LANES):
+            lane = Permutation(LANES, mix((self.seed + 1) % WORD), self.epoch).at(i)
+            first, end = (n * self.rows // LANES for n in (lane, lane + 1))
+            seed = mix((self.seed + GOLD * (lane + 2)) % WORD)
+            own = Epoch(rows=end - first, seed=seed, epoch=self.epoch, clump=self.clump)
+            slots.append([first + row for row in own.sequence()])
+        before = [sum(map(len, slots[:i])) for i in range(LANES + 1)]  # rows of the slots before each
+
+        def edge(step: int, slot: int) -> int:
+            return min(step * self.global_batch, self.rows) * before[slot] // self.rows
+
+        out: list[int] = []
+        for step in range(-(-self.rows // self.global_batch)):
+            for i, rows in enumerate(slots):
+                begin, end = (edge(s, i + 1) - edge(s, i) for s in (step, step + 1))
+                out += rows[begin:end]
+        return out
 
     def row(self, position: int) -> int:
         """The row at one position; the same as sequence()[position], for large epochs too."""

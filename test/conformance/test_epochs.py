@@ -39,6 +39,15 @@ class TestOracle:
             assert [p.at(x) for x in case["x"]] == case["y"], case
             assert [p.inverse(y) for y in case["y"]] == case["x"], case
 
+    def test_lanes(self, golden: Path) -> None:
+        vectors = json.loads((golden / "lanes_vectors.json").read_text())
+        for case in vectors["epochs"]:
+            fields = {k: case[k] for k in ("seed", "epoch", "shuffle", "clump", "global_batch", "tail", "world")}
+            for rank, want in enumerate(case["ranks"]):
+                epoch = Epoch(rows=case["n"], rank=rank, order=2, **fields)
+                assert [list(step) for step in epoch.share()] == want, case
+                assert sorted(epoch.sequence()) == list(range(case["n"]))
+
     def test_epochs(self, vectors: dict[str, Any]) -> None:
         for case in vectors["epochs"]:
             fields = {k: case[k] for k in ("seed", "epoch", "shuffle", "clump", "global_batch", "tail", "world")}
@@ -90,6 +99,10 @@ EPOCHS = [
     Epoch(rows=0, seed=9, global_batch=10**6, tail="drop"),
     Epoch(rows=0, seed=9, global_batch=4, rank=7, world=8, tail="keep"),
     Epoch(rows=0, seed=9, global_batch=50, start_step=10**9),
+    Epoch(rows=0, seed=7, epoch=2, global_batch=64, rank=2, world=3, order=2),
+    Epoch(rows=0, seed=7, clump=3, global_batch=999, tail="pad", rank=39, world=40, order=2),
+    Epoch(rows=0, seed=8, global_batch=640, tail="drop", rank=5, world=100, worker=1, workers=2, order=2),
+    Epoch(rows=0, seed=8, global_batch=20_000, rank=1, world=2, order=2),
 ]
 
 
@@ -122,12 +135,15 @@ class TestEpochs:
         print(f"seed {seed}")
         for _ in range(25):
             world, workers = r.randint(1, 9), r.randint(1, 4)
-            check(plain, whole, Epoch(
+            epoch = Epoch(
                 rows=whole.num_rows, seed=r.getrandbits(64), epoch=r.getrandbits(64), shuffle=r.random() < 0.8,
                 clump=r.choice([1, 2, 64, 1000, 20_000]), global_batch=r.choice([1, 3, 64, 1024, 9_999, 20_000]),
                 tail=r.choice(["drop", "pad", "keep"]), rank=r.randrange(world), world=world,
                 worker=r.randrange(workers), workers=workers, start_step=r.choice([0, 0, 1, 5]),
-            ))  # fmt: skip
+            )  # fmt: skip
+            check(plain, whole, epoch)
+            if epoch.shuffle and epoch.global_batch >= 64:
+                check(plain, whole, dataclasses.replace(epoch, order=2))
 
     @pytest.mark.parametrize("world", [1, 2, 3, 8])
     def test_all_ranks_together_see_every_row_once(self, world: int, plain: Client) -> None:

@@ -6,8 +6,11 @@ package peer
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -178,5 +181,33 @@ func TestTicketKeyNeedsTheSecret(t *testing.T) {
 	key := TicketKey("s", []byte("salt"))
 	if bytes.Equal(key, TicketKey("t", []byte("salt"))) || bytes.Equal(key, TicketKey("s", []byte("tlas"))) || !bytes.Equal(key, TicketKey("s", []byte("salt"))) {
 		t.Error("the key must follow from secret and salt")
+	}
+}
+
+// fields lists the fields of a struct in JSON, and those of the structs of this module in it.
+func fields(of reflect.Type) string {
+	if of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
+		return fields(of.Elem())
+	}
+	if of.Kind() != reflect.Struct {
+		return ""
+	}
+	var names []string
+	for _, f := range reflect.VisibleFields(of) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "" {
+			name = f.Name
+		}
+		names = append(names, name+fields(f.Type))
+	}
+	return "{" + strings.Join(names, " ") + "}"
+}
+
+// TestTicketsBelongToTheVersion has the fields of tickets: a data node of another release, which did not know one, would send other rows.
+func TestTicketsBelongToTheVersion(t *testing.T) {
+	const want = "4: {d n i x k b r e{Rows Seed Number Shuffle Clump GlobalBatch Tail Lanes} s{Rank World Worker Workers StartStep}" +
+		" m{part parts{rows weights} phases unit} c j l f p{seed of from to shuffle} q w{n a p j i}}"
+	if got := fmt.Sprintf("%d: %s", Version, fields(reflect.TypeFor[protocol.Ticket]())); got != want {
+		t.Errorf("version and fields of tickets: %s, were %s: a change of the fields needs another peer.Version", got, want)
 	}
 }

@@ -17,8 +17,9 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// Version is the version of this protocol; head and nodes must speak the same.
-const Version = 3
+// Version is the version of this protocol, which the fields of tickets are part of: a node that did not know a ticket's field would send
+// other rows. Head and nodes must speak the same.
+const Version = 4
 
 // HeartbeatEvery is the interval at which a node sends Progress, even if there is none.
 const HeartbeatEvery = 500 * time.Millisecond

@@ -212,6 +212,7 @@ class Loader:
     def _state(self) -> LoaderState:
         order, dataset = self._order, self._dataset
         return State(
+            order_version=order.order,
             table_uuid=dataset.table_uuid,
             snapshot=dataset.snapshot,
             filter=dataset.filter,
@@ -385,6 +386,7 @@ class Loader:
             clump=own["clump"],
             global_batch=own["global_batch_size"],
             tail=own["tail"],
+            order=own["order"],
         )
 
     def _open_feed(self, request: Mapping[str, Any], prefetch_bytes: int, step: int, stop: Stop) -> RowFeed:
@@ -434,6 +436,8 @@ class Loader:
             "worker": share.worker,
             "workers": share.workers,
         }
+        if order.order != 1:
+            request["order"] = order.order
         if self._columns is not None:
             request["columns"] = self._columns
         return request

@@ -171,6 +171,11 @@ class MixLoader(Loader):
         return [TakeSource(cache, self._columns, dataset) for cache, dataset in parts]
 
     def _order_of(self, own: Mapping[str, Any]) -> Mix:
+        if own["order"] != 1:
+            raise ValueError(
+                f"order = {own['order']}: mixtures have order version 1 alone, as a rank's rows of a part are of all"
+                " its ranges"
+            )
         return self._mixture.shares.order(
             [dataset.rows for dataset in self._datasets.values()],
             seed=own["seed"],
@@ -184,6 +189,7 @@ class MixLoader(Loader):
         order = self._mix
         parts = zip(self._datasets.items(), order.parts, strict=True)
         return MixState(
+            order_version=order.order,
             parts=[MixState.part(name, dataset, part.weights) for (name, dataset), part in parts],
             phases=list(order.phases),
             unit=order.unit,

@@ -15,8 +15,9 @@ from typing import Any, Final, Required, TypedDict, TypeVar, get_args
 import pyarrow as pa
 
 from kubeflow_datacache.arguments import check_bool, check_callable, check_int, column_names
-from kubeflow_datacache.order.epoch import Tail
+from kubeflow_datacache.order.epoch import Order, Tail
 from kubeflow_datacache.order.feistel import LIMIT
+from kubeflow_datacache.order.laned import LEAST_BATCH
 from kubeflow_datacache.order.split import Split
 from kubeflow_datacache.rows.arrays import Null, Policy, Ragged
 from kubeflow_datacache.world import World
@@ -40,8 +41,11 @@ class LoaderOptions(TypedDict, total=False):
     table form a clump; clumps are shuffled, and rows within a clump keep their order. 1, the default, shuffles single
     rows. Larger clumps cost the servers less, but the rows of a clump are neighbours in every epoch. tail: what happens
     to an incomplete last step. "drop" leaves it out, "keep" returns it as a smaller step, "pad" fills it with rows from
-    the start of the epoch, which Batch.valid marks as padding. filter, split: read only these rows; see
-    DataCache.select. columns: column names in the wanted order; None for all.
+    the start of the epoch, which Batch.valid marks as padding. order: the version of the order of a shuffled epoch. 1
+    draws from all rows. With 2, each step has rows of all of 32 equal ranges of the table, and a rank reads only a few
+    ranges in an epoch, so that many ranks and data nodes need few connections; the global batch size must be at least
+    64, and mixtures have 1 alone. filter, split: read only these rows; see DataCache.select. columns: column names in
+    the wanted order; None for all.
     transform: a function of an Arrow record batch; its result becomes Batch.data. If the result is a record batch or a
     mapping of columns, it must have as many rows as the batch. transform_threads: how many batches are transformed at
     the same time; 0 runs the transform in the merging thread, None uses one thread per CPU. transform_processes: use
@@ -71,6 +75,7 @@ class LoaderOptions(TypedDict, total=False):
     shuffle: bool
     clump: int
     tail: Tail
+    order: Order
     filter: str | None
     split: Split | None
     columns: Sequence[str] | None
@@ -92,6 +97,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "shuffle": True,
     "clump": 1,
     "tail": "drop",
+    "order": 1,
     "filter": None,
     "split": None,
     "columns": None,
@@ -154,6 +160,11 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
         own[name] = check_bool(name, own[name])
     if not isinstance(own["tail"], str) or own["tail"] not in get_args(Tail):
         raise ValueError(f'tail = {own["tail"]!r}: want "drop", "keep" or "pad"')
+    own["order"] = check_int("order", own["order"], 1, 3)
+    if own["order"] == 2 and not own["shuffle"]:
+        raise ValueError("order = 2: want shuffle = True; without it, the order has version 1 alone")
+    if own["order"] == 2 and own["global_batch_size"] < LEAST_BATCH:
+        raise ValueError(f"global_batch_size = {own['global_batch_size']}: want at least {LEAST_BATCH} with order = 2")
     own["filter"], own["split"] = check_selection(own["filter"], own["split"])
     own["columns"] = column_names(own["columns"])
     if own["world"] is not None and not isinstance(own["world"], World):

@@ -12,7 +12,6 @@ from typing import Any, Final, Self
 
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import StateError
-from kubeflow_datacache.order.epoch import VERSION as ORDER_VERSION
 from kubeflow_datacache.order.epoch import Epoch
 from kubeflow_datacache.order.mix import Mix, Part
 
@@ -68,7 +67,7 @@ class State(LoaderState):
     """
 
     version: int = VERSION
-    order_version: int = ORDER_VERSION
+    order_version: int
     table_uuid: str
     snapshot: int | str | None
     filter: str
@@ -94,7 +93,7 @@ class MixState(LoaderState):
     """
 
     version: int = VERSION
-    order_version: int = ORDER_VERSION
+    order_version: int
     parts: list[dict[str, Any]]
     unit: str
     rows: int
@@ -198,6 +197,7 @@ def order_of(state: Mapping[str, Any]) -> Epoch:
         "clump": state["clump"],
         "global_batch": state["global_batch_size"],
         "tail": state["tail"],
+        "order": state["order_version"],
     }
     if "parts" not in state:
         return Epoch(**common)
@@ -210,8 +210,10 @@ def _equal(name: str, saved: object, here: object, of: str = "") -> None:
     if saved == here:
         return
     text = f"state: {name}{of} = {saved!r}, but this loader has {here!r}"
-    if name in ("version", "order_version"):
+    if name == "version":
         raise StateError(f"{text}: use the release of kubeflow-datacache that saved it")
+    if name == "order_version":
+        raise StateError(f"{text}: make the loader with order={saved!r} to go on where it was saved")
     if name in _ROWS:
         fix = "Start the cache with that table, snapshot and filter"
         if name in ("row_filter", "split"):

@@ -1,19 +1,20 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The order of an epoch, version 1: the row at each position, and the reader that gets it. Pure arithmetic."""
+"""The order of an epoch: the row at each position, and the reader that gets it. Pure arithmetic."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal, NamedTuple, Self, cast, get_args
+from typing import Literal, NamedTuple, Self, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from kubeflow_datacache.order.feistel import LIMIT, Feistel, UInt64Array
+from kubeflow_datacache.order.laned import LEAST_BATCH, LanedLayout, RowsAt
 
-VERSION: Final = 1
+Order = Literal[1, 2]  # version of the order
 Tail = Literal["drop", "pad", "keep"]
 RowIndices = npt.NDArray[np.int64]
 
@@ -51,6 +52,7 @@ class Share:
 class Epoch:
     """One pass over `rows` rows in steps of `global_batch` rows. Field names are those of the wire contract.
 
+    order: the version of the order; in 2, a rank reads few ranges of the rows.
     Immutable and safe for concurrent use. rows, clump and global_batch are below 2^62, seed and number below 2^64.
     """
 
@@ -61,6 +63,7 @@ class Epoch:
     clump: int = 1
     global_batch: int
     tail: Tail = "drop"
+    order: Order = 1
 
     def __post_init__(self) -> None:
         within("rows", self.rows, 0, LIMIT)
@@ -70,6 +73,12 @@ class Epoch:
         within("global_batch", self.global_batch, 1, LIMIT)
         if self.tail not in get_args(Tail):
             raise ValueError(f'tail = {self.tail!r}: want "drop", "pad" or "keep"')
+        if self.order not in get_args(Order):
+            raise ValueError(f"order = {self.order!r}: want 1 or 2")
+        if self.order == 2 and not self.shuffle:
+            raise ValueError("order = 2: want shuffle = True; without it, the order has version 1 alone")
+        if self.order == 2 and self.global_batch < LEAST_BATCH:
+            raise ValueError(f"global_batch = {self.global_batch}: want at least {LEAST_BATCH} with order = 2")
 
     @property
     def scattered(self) -> bool:
@@ -134,8 +143,14 @@ class Epoch:
         return (first[:, None] + np.arange(begin.last - begin.first, dtype=np.uint64)).reshape(-1)
 
     @cached_property
-    def _layout(self) -> _Layout:
-        return _Layout(self)
+    def _layout(self) -> _Layout | LanedLayout:
+        if self.order == 1 or not self.rows:
+            return _Layout(self)
+
+        def make_range(rows: int, seed: int) -> RowsAt:
+            return _Layout(replace(self, rows=rows, seed=seed, order=1)).rows_at
+
+        return LanedLayout(self.rows, self.seed, self.number, self.global_batch, make_range)
 
 
 class _Layout:
@@ -154,10 +169,6 @@ class _Layout:
         if missing:
             regular = self._feistel.inverse(clumps - 1) * epoch.clump + epoch.clump - missing
         self._regular, self._missing = np.uint64(regular), np.uint64(missing)
-
-    def same_part(self, steps: range) -> range:
-        """The steps up to the first whose rows are of another part of a mixture than the first's. Not empty."""
-        return steps
 
     def rows_at(self, positions: UInt64Array) -> UInt64Array:
         """The rows at the positions; may overwrite the input array."""

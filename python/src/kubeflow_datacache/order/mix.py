@@ -50,6 +50,8 @@ class Mix(Epoch):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.order != 1:
+            raise ValueError(f"order = {self.order}: mixtures have order version 1 alone")
         if self.unit not in get_args(Unit):
             raise ValueError(f'unit = {self.unit!r}: want "row" or "batch"')
         if not 1 <= len(self.parts) <= MOST_PARTS:
