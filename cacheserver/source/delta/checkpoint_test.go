@@ -84,7 +84,7 @@ func TestCheckpoints(t *testing.T) {
 			m := makeTable(t)
 			adds := []object{m.add("0.parquet", 1, 0, 0), m.add("1.parquet", 2, 1, 2)}
 			write(m, adds)
-			m.write(name("0000000001.0000000003.parquet"), []byte("a part of a checkpoint that was never finished"))
+			m.write(fmt.Sprintf("%s/%020d.checkpoint.0000000001.0000000003.parquet", logFolder, 5), []byte("a part of a checkpoint that was never finished"))
 			m.next = 5
 			m.commit(remove("0.parquet"))
 			m.commit(m.add("2.parquet", 3, 3, 3))
