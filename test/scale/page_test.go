@@ -15,14 +15,15 @@ rows. What a data node costs is on [Benchmarks](benchmarks.md).
 ## The group on a cluster
 
 ` + "`make scale-cluster`" + ` measures, on a real Kubernetes of two nodes with the stock LeaderWorkerSet, a cache of two data nodes and one of as many
-as the machine holds. The last column grows with the pods as far as the middle ones do. Data nodes look up one name, their head's.
+as it was given. The last column is linear in the pods. Data nodes look up one name, their head's; the group's Service has an EndpointSlice
+for each 100 pods.
 
 `
 	objects = `
 ## The object cache at the size of its model
 
 The [object cache](object-cache.md) is made after one that has 268 million objects on 55 nodes and answers 37,000 requests a second.
-` + "`make bench-objects`" + ` measures one node's objects, and what a request costs; [How fast it is](performance.md#object-cache) says what is assumed.
+` + "`make bench-objects`" + ` measures one node's objects, and what a request costs; [Performance](performance.md#object-cache) says what is assumed.
 
 `
 	outro = `
