@@ -70,7 +70,7 @@ def by(monkeypatch: pytest.MonkeyPatch, numbers: bool) -> None:
 
 def ids(cache: DataCache, **options: Any) -> list[int]:
     """The ids of an epoch in steps of 100 rows, in order. They are the numbers of the rows."""
-    with_world = {"global_batch_size": 100, "seed": 5, "world": World(0, 1), **options}
+    with_world: Any = {"global_batch_size": 100, "seed": 5, "world": World(0, 1), **options}
     return [id for batch in cache.loader(**with_world) for id in batch.numpy()["id"].tolist()]
 
 
