@@ -128,7 +128,7 @@ func (c *conn) shut(err error) {
 
 	var v violation
 	if errors.As(reason, &v) {
-		c.server.cfg.Log.Warn("a client broke the protocol", "client", c.raw.RemoteAddr(), "error", v)
+		c.server.warn("a client broke the protocol", c.raw, v)
 	}
 	if errors.As(reason, &v) || errors.Is(reason, errDrained) {
 		if c.out.goAway(c.newest, v) == nil {

@@ -12,6 +12,8 @@ import (
 const (
 	alpn = "h2" // ALPN protocol name of HTTP/2, RFC 9113 section 3.2
 
+	// maxWarnings is how many lines of the log in a second may be about clients.
+	maxWarnings = 1
 	// handshakeTime is the time limit for the handshakes of TLS and HTTP/2 on a new connection.
 	handshakeTime = time.Minute
 	// minPause and maxPause bound the pause after a connection could not be accepted.

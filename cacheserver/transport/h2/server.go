@@ -69,6 +69,7 @@ type Server struct {
 	conns     map[*conn]struct{}
 	shedAt    time.Time // last time
 	draining  bool
+	warnings  rate
 }
 
 var _ grpc.ServiceRegistrar = (*Server)(nil)
@@ -99,6 +100,7 @@ func New(cfg Config) *Server {
 	s := &Server{
 		cfg: cfg, methods: map[string]method{}, silence: silence, idlesASecond: maxIdle, resetsASecond: maxResets, near: nearRTT,
 		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{},
+		warnings: rate{limit: maxWarnings},
 	}
 	s.ended.L = &s.mu
 	s.ctx, s.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // calls come from other processes, so their contexts start here; Stop cancels them
@@ -177,6 +179,16 @@ func (s *Server) stopping() bool {
 	return s.draining
 }
 
+// warn logs an error of a connection, unless maxWarnings of the current second were logged: clients decide how many there are.
+func (s *Server) warn(message string, raw net.Conn, err error) {
+	s.mu.Lock()
+	exceeded := s.warnings.exceeded(time.Now())
+	s.mu.Unlock()
+	if !exceeded {
+		s.cfg.Log.Warn(message, "client", raw.RemoteAddr(), "error", err)
+	}
+}
+
 // serve serves a connection until it is closed and its last call has returned.
 func (s *Server) serve(raw net.Conn) {
 	memory := int64(connMemory)
@@ -184,7 +196,7 @@ func (s *Server) serve(raw net.Conn) {
 		memory += tlsMemory
 	}
 	if err := ConnectSoon(s.cfg.Memory, memory, s.shed); err != nil {
-		s.cfg.Log.Warn("no memory for a connection", "client", raw.RemoteAddr(), "error", err)
+		s.warn("no memory for a connection", raw, err)
 		_ = raw.Close()
 		return
 	}

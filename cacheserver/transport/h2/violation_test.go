@@ -4,8 +4,13 @@
 package h2
 
 import (
+	"bytes"
 	"encoding/binary"
+	"io"
+	"log/slog"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
@@ -153,4 +158,41 @@ func TestAnswersNobodyReads(t *testing.T) {
 		_, err := s.conn.Write(pings)
 		return err != nil
 	})
+}
+
+// lockedBuffer is a buffer that several goroutines may write to.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) lines() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return bytes.Count(b.text.Bytes(), []byte("a client broke the protocol"))
+}
+
+// TestViolationsAreLoggedOnceASecond checks that clients can't fill the log with what they do wrong.
+func TestViolationsAreLoggedOnceASecond(t *testing.T) {
+	t.Parallel()
+	var log lockedBuffer
+	server := serveAfter(t, Config{}, nil, func(s *Server) { s.cfg.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	begun := time.Now()
+	for range 50 {
+		conn := server.plain(t)
+		if _, err := conn.Write([]byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, conn) // until the server has closed it
+		_ = conn.Close()
+	}
+	if got, most := log.lines(), int(time.Since(begun).Seconds())+1; got < 1 || got > most {
+		t.Errorf("%d lines, want 1 to %d", got, most)
+	}
 }
