@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -213,6 +214,13 @@ func FuzzVerify(f *testing.F) {
 		claims, err := Verify(token, noon, trusted)
 		if err == nil && (claims.Subject != "system:serviceaccount:team-b:etl" || claims.Audience != books) {
 			t.Fatalf("forged: %+v", claims)
+		}
+		if err == nil && CheckJWT(token, books, noon) != nil {
+			t.Fatalf("the object cache would not ask for a valid token: %v", CheckJWT(token, books, noon))
+		}
+		password := base64.StdEncoding.EncodeToString([]byte("anybody:" + token))
+		if got, ok := FromHeaders([]string{"Basic " + password}); got != token || ok != (token != "") {
+			t.Fatalf("in a header it is %q, %v", got, ok)
 		}
 		var key *UnknownKeyError
 		if err != nil && !errors.Is(err, ErrUnknown) && !errors.As(err, &key) {
