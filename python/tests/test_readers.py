@@ -4,18 +4,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import shutil
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Self, get_args
 
 import pytest
 import trustme
 from server import Cache, Caches
 from small import ROWS, small_table
 
-from kubeflow_datacache import DataCache, RefusedError, World, services
+from kubeflow_datacache import DataCache, RefusedError, UnreachableError, World, services
 from kubeflow_datacache.cache import Transport
 from readers import AUDIENCE, STATIC, Readers
 
@@ -165,3 +168,46 @@ def test_another_ca_is_refused_until_the_file_has_it(
             assert cache.status()["state"] == "Ready"
     finally:
         one.stop()
+
+
+class Middle:
+    """A man in the middle who answers in plain HTTP/2, whatever a client begins with, and keeps what it sends."""
+
+    def __init__(self) -> None:
+        self.seen = bytearray()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._answer, args=(client,), daemon=True).start()
+
+    def _answer(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError), client:
+            client.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # an empty SETTINGS frame
+            while piece := client.recv(1 << 16):
+                self.seen += piece
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_nothing_is_sent_to_who_answers_in_plain_text(readers: Readers, mounted: Path, transport: Transport) -> None:
+    fill(mounted / "own", readers)
+    with Middle() as middle:
+        environ = {"DATACACHE_ENDPOINT": f"grpc+tls://127.0.0.1:{middle.port}", "DATACACHE_TRANSPORT": transport}
+        with (
+            DataCache.from_env(environ, retry_seconds=1) as cache,
+            pytest.raises((RefusedError, UnreachableError)),
+        ):
+            cache.status()
+    assert middle.seen[0] == 0x16, "the client began with something else than TLS"
+    assert STATIC.encode() not in middle.seen
+    assert b"status" not in middle.seen

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from client import Client
 from lake import Made
+from readers import STATIC, Readers
 from server import Cache, Caches, Mode
 
 PROGRAM = Path(__file__).with_name("java") / "FlightRead.java"
@@ -32,6 +33,15 @@ def streams(folder: Path, request: int) -> list[pa.Table]:
     return [pa.ipc.open_stream(path.read_bytes()).read_all() for path in files]
 
 
+def java(request: pytest.FixtureRequest, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs the program."""
+    jars = request.config.getoption("--java-flight")
+    if jars is None:
+        pytest.skip("no --java-flight given: run 'make test-conformance'")
+    command = ["java", *JVM, "-cp", f"{jars}/*", str(PROGRAM), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
 @pytest.mark.parametrize("name", ["plain", "types"])
 def test_java_reads_the_same_rows(
     name: str,
@@ -42,15 +52,11 @@ def test_java_reads_the_same_rows(
     request: pytest.FixtureRequest,
     tmp_path: Path,
 ) -> None:
-    jars = request.config.getoption("--java-flight")
-    if jars is None:
-        pytest.skip("no --java-flight given: run 'make test-conformance'")
     client = connect(caches.of(table(name), mode=mode))
     whole = client.table()
     take = TAKE | {"columns": whole.column_names[:1]}
-    command = ["java", *JVM, "-cp", f"{jars}/*", str(PROGRAM), client.endpoint, str(tmp_path)]
-    command += ["get", json.dumps(SHARD), "get", json.dumps(EPOCH), "take", json.dumps(take), str(ROW), str(TIMES)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    asked = ["get", json.dumps(SHARD), "get", json.dumps(EPOCH), "take", json.dumps(take), str(ROW), str(TIMES)]
+    done = java(request, client.endpoint, str(tmp_path), *asked)
     assert done.returncode == 0, done.stdout + done.stderr
 
     assert pa.concat_tables(streams(tmp_path, 0)).equals(whole)
@@ -59,3 +65,30 @@ def test_java_reads_the_same_rows(
         assert got.equals(client.stream(endpoint))
     (got,) = streams(tmp_path, 2)
     assert got.equals(whole.select(take["columns"]).take(pa.array([ROW] * TIMES)))
+
+
+@pytest.mark.parametrize(("allowed", "token"), [("Anyone", None), ("Known", STATIC), ("Known", "made up")])
+def test_java_by_tls(
+    allowed: str,
+    token: str | None,
+    caches: Caches,
+    table: Callable[[str], Made],
+    private: Callable[..., Cache],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    readers = Readers(tmp_path)
+    readers.write(readers=allowed)
+    (tmp_path / "ca.crt").write_bytes(readers.roots)
+    cache = private(["--metadata", table("plain").metadata], env=readers.env)
+    cache.wait("Ready")
+    login = ["login", token] if token else []
+    secure = cache.endpoint.replace("grpc://", "grpc+tls://")
+    done = java(request, secure, str(tmp_path), "ca", str(tmp_path / "ca.crt"), *login, "get", json.dumps(SHARD))
+    if token == "made up":
+        assert done.returncode != 0
+        assert "the token is not valid here" in done.stderr
+        return
+    assert done.returncode == 0, done.stdout + done.stderr
+    with caches.of(table("plain")).client() as plain:
+        assert pa.concat_tables(streams(tmp_path, 0)).equals(plain.table())

@@ -124,6 +124,11 @@ def test_plain_text_is_told_what_to_do(
             node.do_get(info.endpoints[0].ticket).read_all()
 
 
+def basic(token: str) -> tuple[bytes, bytes]:
+    """The header of a login with a token as password."""
+    return b"authorization", b"Basic " + base64.b64encode(f"anybody:{token}".encode())
+
+
 def test_basic_in_a_handshake(mode: Mode, table: Table, private: Callable[..., Cache], readers: Readers) -> None:
     cache = private(["--metadata", table("plain").metadata], mode=mode, env=readers.env)
     cache.wait("Ready")
@@ -131,8 +136,49 @@ def test_basic_in_a_handshake(mode: Mode, table: Table, private: Callable[..., C
         assert client.authenticate_basic_token("anybody", STATIC) == bearer(STATIC)[0]
         with pytest.raises(fl.FlightUnauthenticatedError, match="not valid here"):
             client.authenticate_basic_token("anybody", "made up")
-        basic = b"Basic " + base64.b64encode(f"x:{STATIC}".encode())
-        assert client.get_flight_info(SHARD, fl.FlightCallOptions(headers=[(b"authorization", basic)])).endpoints
+        assert client.get_flight_info(SHARD, fl.FlightCallOptions(headers=[basic(STATIC)])).endpoints
+
+
+def proposals_rows(cache: Cache) -> pa.Table:
+    """All rows, asked for and read as the client that Kubeflow's enhancement proposal 2655 prints does it."""
+    with fl.connect(cache.endpoint) as client:
+        return read(client.get_flight_info(fl.FlightDescriptor.for_path("0", "1")))
+
+
+def test_the_proposals_client(
+    mode: Mode, table: Table, caches: Caches, private: Callable[..., Cache], readers: Readers
+) -> None:
+    made = table("plain")
+    with caches.of(made).client() as plain:
+        want = plain.table()
+    assert proposals_rows(caches.of(made, mode=mode)).equals(want)
+    readers.write(readers="Anyone")
+    cache = private(["--metadata", made.metadata], mode=mode, env=readers.env)
+    cache.wait("Ready")
+    assert proposals_rows(cache).equals(want)
+    readers.write()
+    deadline = time.monotonic() + LIMIT
+    while cache.status()["access"]["readers"] != "Known":
+        assert time.monotonic() < deadline, "the file is not read again"
+        time.sleep(0.1)
+    with pytest.raises(fl.FlightUnauthenticatedError, match="takes known readers over TLS: use kubeflow_datacache"):
+        proposals_rows(cache)
+
+
+def test_refusals_are_counted_and_said_once_a_second(
+    mode: Mode, table: Table, private: Callable[..., Cache], readers: Readers
+) -> None:
+    cache = private(["--metadata", table("plain").metadata], mode=mode, env=readers.env)
+    cache.wait("Ready")
+    begun, calls = time.monotonic(), 100
+    with head(cache, readers) as client:
+        for _ in range(calls):
+            with pytest.raises(fl.FlightUnauthenticatedError, match="not valid here"):
+                client.get_flight_info(SHARD, fl.FlightCallOptions(headers=bearer("made up")))
+    said, most = audit(cache).count("audit: denied"), time.monotonic() - begun + 1
+    assert 1 <= said <= most
+    _, metrics = cache.get("/metrics")
+    assert f'datacache_requests_total{{code="Unauthenticated",method="GetFlightInfo"}} {calls}\n' in metrics
 
 
 def test_anyone_by_tls_and_in_plain_text(
@@ -172,6 +218,8 @@ def test_rules_change_while_a_stream_is_read(table: Table, private: Callable[...
                 reader.read_chunk()
             with pytest.raises(pa.ArrowException, match="team-a/default may not read this cache"):
                 client.get_flight_info(SHARD, options)
+            with pytest.raises(pa.ArrowException, match="team-a/default may not read this cache"):
+                node.do_get(info.endpoints[0].ticket).read_all()
 
 
 def test_readers_known_needs_tls(caches: Caches, table: Table, readers: Readers) -> None:
