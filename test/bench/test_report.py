@@ -14,7 +14,7 @@ from benchlib.measure import PQARROW, PQARROW_KEPT, SEQUENTIAL
 from benchlib.profile_parts import REST, part
 from benchlib.report import memory, rows, text
 from benchlib.sample import Sample
-from benchlib.subjects import GRPC_GO, LOADER, OURS, PYARROW, TCP, TRAINER
+from benchlib.subjects import GRPC_GO, LOADER, LOADER_TLS, OURS, PYARROW, TCP, TLS, TRAINER
 from benchlib.tables import Table
 
 TABLE = Table("tokens", "m.json", [], rows=10, arrow_bytes=1_000_000_000, parquet_bytes=1)
@@ -89,6 +89,16 @@ def test_stream_is_held_to_other_servers(subject: str, case: str, cpu: float, pa
     (row,) = [row for row in rows(pair, [TABLE], ["stream"]) if row.against == subject]
     assert row.passed is passed
     assert ("FAIL" in text([row])) is (passed is False)
+
+
+@pytest.mark.parametrize(("cpu", "passed"), [(4.0, True), (4.1, False)])
+def test_the_loaders_tls_is_held_to_pyarrows_client(cpu: float, passed: bool) -> None:
+    pair = [
+        replace(sample("stream", name, 1, 1.0, "1 client"), client_cpu=used)
+        for name, used in ((TLS, 4.0), (LOADER_TLS, cpu))
+    ]
+    (row,) = [row for row in rows(pair, [TABLE], ["stream"]) if row.against == "TLS: loader to pyarrow"]
+    assert row.passed is passed
 
 
 def test_references_alone_hold_no_bar() -> None:

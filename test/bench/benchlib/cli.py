@@ -47,7 +47,8 @@ stream: the whole table, split over the clients, {reads} times a turn, all read 
   (grpc-go, default options), Trainer's own data cache (in batches of its own, up to 1,024 rows), and a Go
   server that writes the bare buffers to TCP, 512 KiB a write,
   to a Python reader.
-  The lines of TLS are ours over TLS, against the C++ server and our own over grpc-go with TLS, and our own without.
+  The lines of TLS are ours over TLS, against the C++ server and our own over grpc-go with TLS, and our own without;
+  then our loader against that pyarrow client, of our server, by the client's CPU.
 many clients: of one data node; all at once, and each, be they 64 or 2, reads half of the table; connect included.
   Then our loader in as many processes, h2load's clients, all in one process, and as many processes that read plain TCP.
   Ratios are of wall times, but for the pyarrow server's, which is of CPU.

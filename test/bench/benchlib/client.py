@@ -71,7 +71,7 @@ def read_loader(request: dict[str, Any]) -> tuple[int, int]:
     from kubeflow_datacache import DataCache, World  # imported here, as other requests do not need it
 
     rows = 0
-    with DataCache(request["uri"]) as cache:
+    with DataCache(request["uri"], tls_roots=request.get("roots")) as cache:
         world = World(request["rank"], request["world"])
         for batch in cache.loader(global_batch_size=request["global_batch"], shuffle=False, tail="keep", world=world):
             rows += batch.arrow().num_rows

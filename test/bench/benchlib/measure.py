@@ -22,14 +22,17 @@ from benchlib.process import Serving, run
 from benchlib.sample import Sample, Setup
 from benchlib.subjects import (
     ENCRYPTED,
+    LOADER_TLS,
     OURS,
     REFERENCES,
     TCP,
+    TLS,
     TLS_TABLE,
     TRAINER,
     Subject,
     available,
     epoch,
+    loader,
     shard,
     start,
 )
@@ -155,6 +158,8 @@ class Bench:
         )
 
     def _stream(self, table: Table, subjects: list[Subject]) -> Iterator[Sample]:
+        by_loader = [Subject(LOADER_TLS, s.server, loader(s.server, table, s.roots)) for s in subjects if s.name == TLS]
+        subjects = [*subjects, *by_loader]
         self._step(f"{table.name}: stream, warm-up")
         for subject in subjects:
             self._read(("stream", "warm-up", 0), table, subject, max(self._setup.clients))
@@ -163,7 +168,7 @@ class Bench:
             for number in range(1, self._setup.rounds + 1):
                 self._step(f"{table.name}: stream, {case}, round {number} of {self._setup.rounds}")
                 for subject in _shuffled(subjects, f"{table.name} {case} {number}"):
-                    if subject.name not in ENCRYPTED or clients == 1:
+                    if subject.name not in (*ENCRYPTED, LOADER_TLS) or clients == 1:
                         yield self._read(("stream", case, number), table, subject, clients)
 
     def _shuffle(self, table: Table, server: Serving) -> Iterator[Sample]:

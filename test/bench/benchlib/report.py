@@ -19,6 +19,7 @@ from benchlib.subjects import (
     ENCRYPTED,
     GRPC_GO,
     LOADER,
+    LOADER_TLS,
     OURS,
     PYARROW,
     PYARROW_TLS,
@@ -34,6 +35,8 @@ from benchlib.tables import Table
 STREAM_BARS = {PYARROW: 1.05, GRPC_GO: 0.6, TRAINER: 1.0}
 # The same with TLS, relative to a C++ server with TLS.
 TLS_BAR = 0.9
+# Our loader's CPU with TLS, relative to pyarrow's client of the same server.
+LOADER_TLS_BAR = 1.0
 STREAM_BAR_CASES = ("1 client", "2 clients")
 # Limits of a load's CPU relative to a plain pqarrow read.
 LOAD_BARS = {"tokens": 0.5, "tabular": 0.75, "images": 0.8}
@@ -221,7 +224,7 @@ def stream(groups: Groups, tables: list[str]) -> list[Row]:
 
 
 def encrypted(groups: Groups, case: str, table: str) -> list[Row]:
-    """Our server with TLS compared with other servers with TLS, and with ours without."""
+    """Our server with TLS compared with other servers and with itself without; our loader with pyarrow's client."""
     ours = groups.get(("stream", case, table, TLS), [])
     out = []
     for name in TLS_REFERENCES:
@@ -230,6 +233,9 @@ def encrypted(groups: Groups, case: str, table: str) -> list[Row]:
             against = f"TLS: {name.removesuffix(' over TLS')}" if name in ENCRYPTED else "TLS: our own, plain"
             bar = TLS_BAR if name == PYARROW_TLS else None
             out.append(compare(Line("Stream", case, table, against), ours, theirs, bar))
+    if loaders := groups.get(("stream", case, table, LOADER_TLS), []):
+        line = Line("Stream", case, table, "TLS: loader to pyarrow")
+        out.append(compare(line, loaders, ours, LOADER_TLS_BAR, client_cpu))
     return out
 
 
@@ -324,6 +330,11 @@ class Line:
 def cpu(s: Sample) -> float:
     """The server's CPU-seconds."""
     return s.server_cpu
+
+
+def client_cpu(s: Sample) -> float:
+    """The client's CPU-seconds."""
+    return s.client_cpu
 
 
 def cpu_per_gb(s: Sample) -> float:

@@ -29,6 +29,7 @@ GRPC_TLS = "grpc-go over TLS"
 PYARROW_TLS = "pyarrow (C++) over TLS"
 TRAINER = "Trainer's data cache"
 LOADER = "our loader"
+LOADER_TLS = "our loader over TLS"
 # References for our server with TLS.
 TLS_REFERENCES = (PYARROW_TLS, GRPC_TLS, OURS)
 # Subjects with TLS: measured on one table with one client.
@@ -47,11 +48,12 @@ Request = Callable[[int, int], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Subject:
-    """A running server, and the requests for parts of the table. Whoever started it stops it."""
+    """A running server, and the requests for parts of the table. Whoever started it stops it. roots: PEM for TLS."""
 
     name: str
     server: Serving
     request: Request
+    roots: str = ""
 
 
 def available(name: str, setup: Setup) -> bool:
@@ -92,7 +94,7 @@ def start(name: str, table: Table, setup: Setup) -> Subject:
             certificate = certify(setup.logs / variant)
             flags, roots = [*flags, *certificate.flags], certificate.roots
         server = start_ours(setup.server, setup.nodes, table, setup.logs, variant, flags)
-        return Subject(name, server, shard(server, roots))
+        return Subject(name, server, shard(server, roots), roots)
     if name == PYARROW:
         return start_pyarrow(table, setup.logs)
     rows = str(table.chunk_rows)
@@ -158,8 +160,9 @@ def epoch(server: Serving, clump: int, number: int) -> Request:
     }
 
 
-def loader(server: Server, table: Table) -> Request:
-    """Requests for a rank's rows, read unshuffled by our loader."""
+def loader(server: Serving, table: Table, roots: str = "") -> Request:
+    """Requests for a rank's rows, read unshuffled by our loader. roots: PEM for TLS."""
+    tls = {"roots": roots} if roots else {}
     return lambda index, total: {
         "reader": "loader",
         "uri": server.uri,
@@ -167,6 +170,7 @@ def loader(server: Server, table: Table) -> Request:
         "world": total,
         "global_batch": GLOBAL_BATCH,
         "row_bytes": table.arrow_bytes / table.rows,
+        **tls,
     }
 
 
