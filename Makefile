@@ -153,6 +153,7 @@ E2E      ?=
 LOSSES   ?= 10
 PODS     ?= 100
 OBJECTS  ?= 4900000
+RENEWALS ?= 3
 
 export PYTHON3
 # golangci-lint remembers findings with the paths of the checkout that it saw first: each checkout has its own memory.
@@ -516,18 +517,23 @@ demo-cluster: training-venv cluster ## Train on that cluster with the Kubeflow S
 	@echo "==> demo-cluster: a TrainJob on $(CLUSTER) (about 1 min)"
 	@DATACACHE_CLUSTER=$(CLUSTER) PYTHONPATH=hack:python/src hack/cluster/cluster run $(TRAINING) -m demo_cluster --image datacache/trainer:dev $(DEMO)
 
-# TestRelease is release-rehearsal's.
+# TestRelease is release-rehearsal's, TestTokensAreRenewed is token-renewals'.
 .PHONY: e2e
 e2e: training-venv $(GOTESTSUM) $(if $(E2E_KUBECONFIG),,cluster) ## Real training jobs with the Kubeflow SDK, on that cluster or on E2E_KUBECONFIG=FILE's (about 10 min; E2E='-run Kill' for a part).
 	@echo "==> e2e: training jobs on $(or $(E2E_KUBECONFIG),$(CLUSTER)) (about 10 min)"
 	@mkdir -p $(REPORTS)
 	@$(if $(E2E_KUBECONFIG),,DATACACHE_CLUSTER=$(CLUSTER)) $(GOTESTSUM) --format standard-verbose --jsonfile $(REPORTS)/$@.json -- \
-		./test/e2e -count=1 -timeout=0 -parallel=6 -skip '^TestRelease$$' $(E2E)
+		./test/e2e -count=1 -timeout=0 -parallel=6 -skip '^Test(Release|TokensAreRenewed)$$' $(E2E)
 
 .PHONY: lost-machines
 lost-machines: training-venv cluster ## Lose LOSSES=10 machines, one after the other, under training jobs on that cluster: seconds to the next batch (about 30 min; part of e2e once).
 	@echo "==> lost-machines: $(LOSSES) on $(CLUSTER) (about 3 min each)"
 	@DATACACHE_CLUSTER=$(CLUSTER) E2E_LOSSES=$(LOSSES) go test ./test/e2e -count=1 -timeout=0 -v -run '^TestMachinesAreLost$$'
+
+.PHONY: token-renewals
+token-renewals: training-venv cluster ## Train on that cluster until tokens that live 10 minutes were renewed RENEWALS=3 times, and try to read from another namespace (about 8 min each).
+	@echo "==> token-renewals: $(RENEWALS) on $(CLUSTER) (about 8 min each)"
+	@DATACACHE_CLUSTER=$(CLUSTER) E2E_RENEWALS=$(RENEWALS) go test ./test/e2e -count=1 -timeout=0 -v -run '^TestTokensAreRenewed$$'
 
 .PHONY: trainer-cache
 trainer-cache: bootstrap ## Build the data cache that ships with Trainer, for bench, where there is cargo (about 15 min, once).

@@ -17,6 +17,6 @@
 // and images are left out elsewhere), that of the Helm chart, which needs to know how datacache was installed, and those of files where there is
 // no Fluid or, on this machine, no /dev/fuse. What was not tried is printed at the end.
 //
-// TestRelease is no part of 'make e2e'. 'make release-rehearsal' runs it, with E2E_RELEASE=HOST:PORT/PATH of a release's images, which must be
-// there and is never skipped over.
+// TestTokensAreRenewed is no part of 'make e2e': it takes half an hour, and 'make token-renewals' runs it. Nor is TestRelease.
+// 'make release-rehearsal' runs it, with E2E_RELEASE=HOST:PORT/PATH of a release's images, which must be there and is never skipped over.
 package e2e

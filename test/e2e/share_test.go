@@ -58,7 +58,7 @@ func TestSharedCache(t *testing.T) {
 	if known := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionReadersKnown); known == nil || known.Status != metav1.ConditionTrue {
 		t.Errorf("the condition ReadersKnown is %+v", known)
 	}
-	strangersLearn(t, stranger, dc)
+	strangersLearn(t, stranger, "stranger", dc)
 	r.ends(t, trainer.TrainJobComplete)
 	readOnce(t, r, r.look(t), 1, reviews.Rows)
 	endless.passes(t, 1, 0)
@@ -93,11 +93,11 @@ open("/dev/termination-log", "w").write("\n".join(text.replace("\n", " ")[:600] 
 
 // strangersLearn checks what a pod of another namespace gets of a cache that it can connect to: in plain text, over TLS, and with a token of its
 // own account for this cache, which everyone can get who may create pods in some namespace.
-func strangersLearn(t *testing.T, namespace string, dc *v1alpha1.DataCache) {
+func strangersLearn(t *testing.T, namespace, name string, dc *v1alpha1.DataCache) {
 	t.Helper()
 	env := func(name, value string) corev1.EnvVar { return corev1.EnvVar{Name: name, Value: value} }
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "stranger"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{
 			Name: "ask", Image: trainerImage, Command: []string{"python3", "-c", askAsStranger},
 			Env: []corev1.EnvVar{

@@ -146,6 +146,7 @@ type outputLine struct {
 	Text       string  `json:"text"`
 	FirstByte  float64 `json:"first_byte"` // seconds since 1970
 	Loss       float64 `json:"loss"`       // the sum of the rows' losses
+	Expires    int64   `json:"expires"`    // when the token ends, in seconds since 1970
 }
 
 // parse parses the lines that are JSON objects; libraries may have written others.

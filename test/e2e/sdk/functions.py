@@ -161,6 +161,47 @@ def loader(
     say(rank=rank, rows=count, seconds=time.time() - began)
 
 
+def renewals(count: int, batch: int = 1000, pause: float = 0.25) -> None:
+    """Train epochs with the loader until the token has been renewed so many times, then try with the first one.
+
+    pause: the duration of a step in seconds. Each epoch asks the head.
+    """
+    import base64
+    import json
+    import time
+    from pathlib import Path
+
+    from kubeflow_datacache import DataCache, DataCacheError
+
+    def say(**fields):
+        print(json.dumps(fields), flush=True)
+
+    def token():
+        return Path("/var/run/secrets/datacache/own/token").read_text()
+
+    def expiry(text):
+        return json.loads(base64.urlsafe_b64decode(text.split(".")[1] + "=="))["exp"]
+
+    first = token()
+    rows = DataCache.from_env().loader(global_batch_size=batch, seed=7, tail="keep", columns=["id"])
+    ends, epoch = [expiry(first)], 0
+    while len(ends) <= count:
+        ids = []
+        for step in rows:
+            ids += step.arrow()["id"].to_pylist()
+            time.sleep(pause)
+        if sorted(ids) != list(range(len(ids))):
+            raise ValueError(f"epoch {epoch} has other rows than each once")
+        if (end := expiry(token())) != ends[-1]:
+            ends.append(end)
+        say(epoch=epoch, rows=len(ids), at=time.time(), expires=ends[-1])
+        epoch += 1
+    try:
+        say(text=str(DataCache.from_env(token=lambda: first, retry_seconds=1).status()))
+    except DataCacheError as error:
+        say(text=str(error))
+
+
 def files(folder: str) -> None:
     """Write the content of every file below the folder, and when the first byte was read."""
     import json
