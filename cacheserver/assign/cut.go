@@ -29,7 +29,7 @@ const (
 	cutBytes = 1 << 20
 )
 
-// Cut cuts splits, given in plan order, so that Contiguous gives every node a share within 1 % of equal: a split of at least 1 MiB is
+// Cut cuts splits, given in plan order, so that Contiguous gives no node more than 1 % over an equal share: a split of at least 1 MiB is
 // cut at the row where the share of one node ends and that of the next begins. The pieces are in plan order and cover all rows. The
 // result depends only on the arguments.
 func Cut(splits []Size, nodes int) []Piece {
@@ -40,8 +40,8 @@ func Cut(splits []Size, nodes int) []Piece {
 	return cutBy(splits, Size.bytes, nodes)
 }
 
-// Contiguous gives every node a contiguous range of splits. It divides rows equally, within 1 %, if no node then exceeds an equal
-// share of the bytes by more than 5 %; otherwise it divides bytes equally.
+// Contiguous gives every node a contiguous range of splits. It divides rows equally, if no node then exceeds an equal share of the rows by
+// more than 1 % and of the bytes by more than 5 %; otherwise it divides bytes equally.
 func Contiguous(splits []Size, nodes int) []Range {
 	if ranges, ok := byRows(splits, nodes); ok {
 		return ranges

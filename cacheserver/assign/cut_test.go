@@ -75,12 +75,12 @@ func TestSharesAreEqual(t *testing.T) {
 	}
 }
 
-// most is the largest deviation of a node's share from an equal share, as a fraction of it.
+// most is how far the largest share exceeds an equal share, as a fraction of it.
 func most(splits []Size, runs []Range, weight func(Size) int64) (off float64) {
 	equal := float64(sum(weigh(splits, weight))) / float64(len(runs))
 	for _, r := range runs {
 		have := float64(sum(weigh(splits[r.First:r.End], weight)))
-		off = max(off, (have-equal)/equal, (equal-have)/equal)
+		off = max(off, (have-equal)/equal)
 	}
 	return off
 }
