@@ -150,7 +150,7 @@ func (a *Admission) checkCaches(ctx context.Context, parsed *request.Job, asked 
 		}
 		errs = append(errs, request.CheckReference(parsed.Namespace, labels, reference.Key, alone, found)...)
 		if found != nil && found.Spec.Arrow != nil {
-			errs = append(errs, parsed.CheckRanks(found.Spec.Arrow.DataNodes)...)
+			errs = append(errs, parsed.Workers.Check(found.Spec.Arrow.DataNodes)...)
 		}
 		if alone {
 			named = found

@@ -38,8 +38,9 @@ type Job struct {
 	OwnSecret *corev1.LocalObjectReference
 	// References are the DataCaches that the TrainJob names, in its order; nil if it names none, or if its storageUri is invalid.
 	References []Reference
+	// Workers are the processes that read the cache.
+	Workers Workers
 
-	workers     workers
 	uri         string
 	env         []corev1.EnvVar
 	secret      string // name of the Secret with the object store's credentials, by the field or the annotation
@@ -55,7 +56,7 @@ func Read(job *trainer.TrainJob, namespace string) *Job {
 	j := &Job{
 		Name: job.Name, GenerateName: job.GenerateName, Namespace: namespace, Runtime: RuntimeRef(job.Spec.RuntimeRef),
 		OwnSecret: dataset.SecretRef, secret: job.Annotations[wellknown.AnnotationSecret],
-		workers: workersOf(job), uri: ptr.Deref(dataset.StorageUri, ""), env: dataset.Env,
+		Workers: workersOf(job.Spec.Trainer), uri: ptr.Deref(dataset.StorageUri, ""), env: dataset.Env,
 	}
 	if j.OwnSecret != nil {
 		j.secret = j.OwnSecret.Name

@@ -23,23 +23,23 @@ const (
 
 var numNodesPath = field.NewPath("spec", "trainer", "numNodes")
 
-// workers are the processes of a TrainJob that read its cache, as far as it gives their numbers itself.
-type workers struct{ nodes, perNode int64 }
+// Workers are the processes of a TrainJob that read its cache, as far as it gives their numbers itself.
+type Workers struct{ nodes, perNode int64 }
 
-func workersOf(job *trainer.TrainJob) workers {
-	t := ptr.Deref(job.Spec.Trainer, trainer.Trainer{})
-	return workers{int64(ptr.Deref(t.NumNodes, 1)), int64(ptr.Deref(t.NumProcPerNode, 1))}
+func workersOf(given *trainer.Trainer) Workers {
+	t := ptr.Deref(given, trainer.Trainer{})
+	return Workers{int64(ptr.Deref(t.NumNodes, 1)), int64(ptr.Deref(t.NumProcPerNode, 1))}
 }
 
-// CheckRanks rejects a TrainJob whose ranks can't all be connected to the data nodes that each of them reads from.
-func (j *Job) CheckRanks(dataNodes int32) field.ErrorList {
-	ranks, each := j.workers.nodes*j.workers.perNode, connectionsOf(int64(dataNodes))
+// Check rejects more ranks than can be connected to the data nodes that each of them reads from.
+func (w Workers) Check(dataNodes int32) field.ErrorList {
+	ranks, each := w.nodes*w.perNode, connectionsOf(int64(dataNodes))
 	if ranks <= maxConnections/each {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(numNodesPath, j.workers.nodes, fmt.Sprintf(
+	return field.ErrorList{field.Invalid(numNodesPath, w.nodes, fmt.Sprintf(
 		"with %d processes each, these are %d ranks, each of which reads from at least %d of %d data nodes: at most %d such ranks can read one cache; take fewer of them, or fewer data nodes (CLUSTER_SIZE)",
-		j.workers.perNode, ranks, each, dataNodes, maxConnections/each))}
+		w.perNode, ranks, each, dataNodes, maxConnections/each))}
 }
 
 // connectionsOf is how many data nodes a rank reads from at least.

@@ -43,7 +43,7 @@ func (s *spec) arrow(step Step) (*Request, field.ErrorList) {
 	}
 	s.selection(&arrow)
 	s.size(&arrow)
-	s.errs = append(s.errs, s.job.CheckRanks(arrow.DataNodes)...)
+	s.errs = append(s.errs, s.job.Workers.Check(arrow.DataNodes)...)
 	credentials := s.access(&arrow)
 	arrow.Readiness = s.readiness()
 	s.gate()

@@ -194,7 +194,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"private":              {"hf://acme/private", []string{"acme/private", "HF_TOKEN"}, fs.ErrPermission},
 		"no Parquet":           {"hf://acme/text", []string{"acme/text", "no Parquet files", "Invalid rev id"}, fs.ErrNotExist},
 		"converted to a limit": {"hf://acme/cut", []string{"converted only to a limit"}, nil},
-		"the same files twice": {"hf://acme/plain hf://acme/plain/", []string{"two of the addresses"}, nil},
+		"the same files twice": {"hf://acme/plain hf://acme/plain/", []string{"is named twice by"}, nil},
 	}
 	store := objstore.New(objstore.Config{Hub: objstore.Hub{Endpoint: server.URL}, Retry: objstore.Retry{Attempts: 1}})
 	for name, tt := range tests {
