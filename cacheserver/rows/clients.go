@@ -11,9 +11,10 @@ import (
 // Clients is the view of a budget for requests and responses, which may also use the bytes set aside by [Budget.Keep]. It is safe for
 // concurrent use.
 //
-// Reserve, for requests, may use all of it. Connect, for connections, leaves room for the requests of those that are open. Allow, for
-// responses, leaves a larger part free, so that a client that holds the memory of all responses can't prevent others from sending
-// requests. And no response reserves more than a quarter of the free memory, so that memory is left for the next client.
+// Reserve, for short requests, may use all of it. Connect, for connections, leaves room for the requests of those that are open. Extend, for
+// long requests, and Allow, for responses, leave a larger part free, so that a client that holds all of their memory can't prevent others from
+// connecting and sending short requests. And no response reserves more than a quarter of the free memory, so that memory is left for the next
+// client.
 type Clients struct{ budget *Budget }
 
 const (
@@ -21,7 +22,7 @@ const (
 	freely = 1 << 20
 	// fraction is the divisor of the free memory that bounds a response's larger reservations.
 	fraction = 4
-	// asking is the divisor that yields the part of the bytes kept for clients that responses leave to connections and requests; if
+	// asking is the divisor that yields the part of the bytes kept for clients that responses and long requests leave to others; if
 	// none are kept, it applies to a sixteenth of the limit.
 	asking = 2
 	// calling is the divisor of that part that yields the bytes that connections leave to requests.
@@ -35,6 +36,9 @@ func (b *Budget) Clients() Clients { return Clients{b} }
 func (c Clients) Reserve(n int64) error {
 	return c.reserve(n, c.budget.limit)
 }
+
+// Extend reserves n bytes for a long request, and leaves as much free as responses do.
+func (c Clients) Extend(n int64) error { return c.reserve(n, c.forAnswers()) }
 
 // Connect reserves n bytes for a connection, and leaves room for requests.
 func (c Clients) Connect(n int64) error {
@@ -57,10 +61,10 @@ func (c Clients) answer(n int64) error {
 	return c.reserve(n, c.forAnswers())
 }
 
-// forAnswers is the maximum number of bytes reserved in the budget when a response reserves some.
+// forAnswers is the maximum number of bytes reserved in the budget when a response or a long request reserves some.
 func (c Clients) forAnswers() int64 { return c.budget.limit - c.forRequests() }
 
-// forRequests is the number of bytes that responses leave to connections and requests.
+// forRequests is the number of bytes that responses and long requests leave to connections and short requests.
 func (c Clients) forRequests() int64 { return cmp.Or(c.budget.kept, c.budget.limit/16) / asking }
 
 // Release returns n reserved bytes.

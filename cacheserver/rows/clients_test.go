@@ -38,6 +38,16 @@ func TestClientsOfAFullNode(t *testing.T) {
 			t.Errorf("a request beside them: %v", err)
 		}
 		c.Release(kept / asking)
+		a.Release(freely)
+		for c.Extend(freely/16) == nil {
+		}
+		if err := c.Connect(freely); err != nil {
+			t.Errorf("long requests left no room for connections: %v", err)
+		}
+		c.Release(c.Used() - a.used + freely)
+		if err := a.Reserve(freely); err != nil {
+			t.Fatal(err)
+		}
 		for c.Connect(freely/16) == nil {
 		}
 		if err := c.Reserve(kept / asking / calling); err != nil {

@@ -27,7 +27,7 @@ import (
 
 const (
 	// nodeLimit is the --memory-limit of the attacked data node, headLimit the memory that clients may use in the head.
-	nodeLimit, headLimit = 300 << 20, 256 << 20
+	nodeLimit, headLimit = 300 << 20, 128 << 20
 	// besides is the memory that a process may use in addition to its limit.
 	besides = 64 << 20
 )

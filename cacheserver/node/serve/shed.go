@@ -26,6 +26,9 @@ type memory struct{ server *Server }
 // Reserve implements transport.Memory.
 func (m memory) Reserve(n int64) error { return m.orShed(m.server.cfg.Budget.Clients().Reserve(n)) }
 
+// Extend implements transport.Memory.
+func (m memory) Extend(n int64) error { return m.orShed(m.server.cfg.Budget.Clients().Extend(n)) }
+
 // Connect implements transport.Memory.
 func (m memory) Connect(n int64) error { return m.orShed(m.server.cfg.Budget.Clients().Connect(n)) }
 

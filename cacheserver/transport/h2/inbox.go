@@ -43,7 +43,7 @@ func (b *inbox) put(data []byte) {
 			return
 		}
 	}
-	if err := b.memory.Reserve(int64(copies * len(data))); err != nil {
+	if err := reserve(b.memory, int64(copies*len(b.data)), int64(copies*len(data))); err != nil {
 		b.endLocked(exhausted("no memory for a request", err))
 		return
 	}

@@ -30,6 +30,7 @@ func (p *purse) Reserve(n int64) error {
 	return nil
 }
 
+func (p *purse) Extend(n int64) error  { return p.Reserve(n) }
 func (p *purse) Connect(n int64) error { return p.Reserve(n) }
 func (p *purse) Release(n int64)       { p.free.Add(n) }
 

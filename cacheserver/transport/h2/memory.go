@@ -16,6 +16,9 @@ import (
 type Memory interface {
 	// Reserve reserves n bytes, or nothing and returns an error with the bytes needed and available.
 	Reserve(n int64) error
+	// Extend is Reserve for the messages of a call that are longer than shortMessage together: it leaves room for connections and for short
+	// requests, so that whoever does not complete long messages keeps nobody out.
+	Extend(n int64) error
 	// Connect is Reserve for a connection: it leaves room for the requests of those that are open.
 	Connect(n int64) error
 	Release(n int64)
@@ -25,6 +28,7 @@ type Memory interface {
 type unlimited struct{}
 
 func (unlimited) Reserve(int64) error { return nil }
+func (unlimited) Extend(int64) error  { return nil }
 func (unlimited) Connect(int64) error { return nil }
 func (unlimited) Release(int64)       {}
 
@@ -38,6 +42,8 @@ const (
 	// copies is the maximum number of copies of a received byte in memory: the received and the decoded one, or two during the growth
 	// of a buffer.
 	copies = 2
+	// shortMessage is the memory of messages for which Memory.Extend is not called.
+	shortMessage = 16 << 10
 	// firstPiece is how much of a message's memory is made before any of it has arrived.
 	firstPiece = 64 << 10
 	// maxSlices is the maximum length of the list of a message's slices that a stream or connection keeps for the next one.
@@ -68,6 +74,14 @@ func ConnectSoon(memory Memory, n int64, free func()) error {
 	}
 }
 
+// reserve reserves n more bytes for messages that hold some.
+func reserve(memory Memory, held, n int64) error {
+	if held+n > shortMessage {
+		return memory.Extend(n)
+	}
+	return memory.Reserve(n)
+}
+
 // exhausted returns the status for a failed reservation.
 func exhausted(what string, err error) error {
 	return status.Errorf(codes.ResourceExhausted, "%s: %v", what, err)
@@ -80,7 +94,7 @@ func (s *stream) hold(n int64) error {
 	if s.over { // a goroutine other than the handler's is receiving
 		return errCallEnded
 	}
-	if err := s.budget.Reserve(n); err != nil {
+	if err := reserve(s.budget, s.held, n); err != nil {
 		return exhausted("no memory for a request", err)
 	}
 	s.held += n
