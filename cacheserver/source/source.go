@@ -134,6 +134,19 @@ type Version struct {
 	Selection json.RawMessage `json:"selection"`
 }
 
+// NewPlan returns a plan without schema and splits. pin and selection become its Version, as JSON.
+func NewPlan(of Identity, pin, selection any) (*Plan, error) {
+	p := &Plan{Identity: of}
+	var err error
+	if p.Version.Pin, err = json.Marshal(pin); err == nil {
+		p.Version.Selection, err = json.Marshal(selection)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("encode the version of a plan: %w", err)
+	}
+	return p, nil
+}
+
 // Identity describes a version to people and clients.
 type Identity struct {
 	UUID     string   // of the dataset

@@ -175,15 +175,8 @@ func (s *Source) Restore(encoded json.RawMessage) (*source.Plan, error) {
 
 // planOf returns the plan for a pin, without schema and splits.
 func (s *Source) planOf(pin *Pin) (*source.Plan, error) {
-	p := &source.Plan{Identity: source.Identity{UUID: pin.ID(), Snapshot: pin.Version, Filter: s.Selection.Filter, Columns: s.Selection.Columns}}
-	var err error
-	if p.Version.Pin, err = json.Marshal(pin); err != nil {
-		return nil, fmt.Errorf("encode the pin of %s: %w", s, err)
-	}
-	if p.Version.Selection, err = json.Marshal(s.Selection.Selection); err != nil {
-		return nil, fmt.Errorf("encode the selection of %s: %w", s, err)
-	}
-	return p, nil
+	of := source.Identity{UUID: pin.ID(), Snapshot: pin.Version, Filter: s.Selection.Filter, Columns: s.Selection.Columns}
+	return source.NewPlan(of, pin, s.Selection.Selection)
 }
 
 // Open implements source.Source. It reads nothing.

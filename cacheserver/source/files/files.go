@@ -112,18 +112,10 @@ func (s *Source) Restore(encoded json.RawMessage) (*source.Plan, error) {
 
 // planOf returns the plan for a pin, without schema and splits.
 func (s *Source) planOf(pin *Pin) (*source.Plan, error) {
-	p := &source.Plan{Identity: source.Identity{
+	return source.NewPlan(source.Identity{
 		UUID: uuid.NewSHA1(uuid.NameSpaceURL, []byte(strings.Join(pin.URIs, "\n"))).String(), Snapshot: pin.Snapshot(),
 		Filter: s.Selection.Filter, Columns: s.Selection.Columns,
-	}}
-	var err error
-	if p.Version.Pin, err = json.Marshal(pin); err != nil {
-		return nil, fmt.Errorf("encode the pin of %s: %w", s, err)
-	}
-	if p.Version.Selection, err = json.Marshal(s.Selection); err != nil {
-		return nil, fmt.Errorf("encode the selection of %s: %w", s, err)
-	}
-	return p, nil
+	}, pin, s.Selection)
 }
 
 // Open implements source.Source. It reads nothing: a file that is no longer the planned one is found when it is fetched.

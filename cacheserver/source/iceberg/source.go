@@ -71,15 +71,8 @@ func (s *Source) selection() Selection {
 
 // plan returns the plan for a pin, without schema and splits.
 func (s *Source) plan(pin Pin) (*source.Plan, error) {
-	p := &source.Plan{Identity: source.Identity{UUID: pin.UUID, Snapshot: pin.SnapshotID, Filter: s.Selection.Filter, Columns: s.Selection.Columns}}
-	var err error
-	if p.Version.Pin, err = json.Marshal(pin); err != nil {
-		return nil, fmt.Errorf("encode the pin of %s: %w", s, err)
-	}
-	if p.Version.Selection, err = json.Marshal(s.selection()); err != nil {
-		return nil, fmt.Errorf("encode the selection of %s: %w", s, err)
-	}
-	return p, nil
+	of := source.Identity{UUID: pin.UUID, Snapshot: pin.SnapshotID, Filter: s.Selection.Filter, Columns: s.Selection.Columns}
+	return source.NewPlan(of, pin, s.selection())
 }
 
 // Restore implements source.Source.
