@@ -17,6 +17,9 @@ import (
 // opened.
 var ErrChanged = errors.New("changed while it was read")
 
+// ErrTooLong says that what is to be read exceeds a limit.
+var ErrTooLong = errors.New("it is over the limit")
+
 // ErrUnavailable is wrapped by the error of a read that failed with a temporary error after all its attempts.
 var ErrUnavailable = errors.New("the store does not answer")
 

@@ -26,7 +26,7 @@ func TestGCS(t *testing.T) {
 	s := New(Config{TailBytes: 1000, GCS: GCS{Endpoint: srv.URL(), Anonymous: true}})
 	t.Cleanup(s.Idle)
 	uri := "gs://bucket/a b/region=eu%2Fwest/x.parquet"
-	got, err := s.ReadAll(t.Context(), uri)
+	got, err := s.ReadAtMost(t.Context(), uri, 1<<30)
 	if err != nil || !bytes.Equal(got, data) {
 		t.Fatalf("%d bytes, %v", len(got), err)
 	}
@@ -38,7 +38,7 @@ func TestGCS(t *testing.T) {
 	_, err = f.ReadAt(make([]byte, 10), 0)
 	checkError(t, err, ErrChanged, nil)
 	srv.Put("bucket", "empty", nil)
-	if got, err := s.ReadAll(t.Context(), "gs://bucket/empty"); err != nil || len(got) != 0 {
+	if got, err := s.ReadAtMost(t.Context(), "gs://bucket/empty", 1<<30); err != nil || len(got) != 0 {
 		t.Errorf("empty object: %d bytes, %v", len(got), err)
 	}
 	_, err = s.Open(t.Context(), "gs://bucket/gone")
@@ -58,7 +58,7 @@ func TestGCSRequest(t *testing.T) {
 	// Emulators are often configured with the path of the JSON API, which the XML API does not use.
 	s := New(Config{GCS: GCS{Endpoint: srv.URL + "/storage/v1/", Token: "tok", UserProject: "payer"}})
 	defer s.Idle()
-	if text, err := s.ReadAll(t.Context(), "gs://bucket/key"); err != nil || string(text) != "hello" {
+	if text, err := s.ReadAtMost(t.Context(), "gs://bucket/key", 1<<30); err != nil || string(text) != "hello" {
 		t.Fatalf("%q, %v", text, err)
 	}
 	want := map[string]string{"Authorization": "Bearer tok", "X-Goog-User-Project": "payer", "Accept-Encoding": "gzip"}

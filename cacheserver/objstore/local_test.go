@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/iotest"
@@ -52,9 +53,12 @@ func TestLocal(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := New(Config{})
 			f := open(t, s, tt.uri)
-			got, err := s.ReadAll(t.Context(), tt.uri)
+			got, err := s.ReadAtMost(t.Context(), tt.uri, 1<<30)
 			if err != nil || string(got) != tt.want {
 				t.Errorf("%q, %v; want %q", got, err, tt.want)
+			}
+			if _, err := s.ReadAtMost(t.Context(), tt.uri, int64(len(tt.want))-1); !errors.Is(err, ErrTooLong) || !strings.Contains(err.Error(), tt.uri) {
+				t.Errorf("%v, want one that the object is too long", err)
 			}
 			if f.URI() != tt.uri || f.Size() != int64(len(tt.want)) {
 				t.Errorf("URI %s, size %d", f.URI(), f.Size())

@@ -90,7 +90,7 @@ func (c *objectCacheUnderTest) through(front func(w http.ResponseWriter, r *http
 // readAll reads an object with a single ReadAt.
 func readAll(t *testing.T, s *Store, uri string) []byte {
 	t.Helper()
-	data, err := s.ReadAll(t.Context(), uri)
+	data, err := s.ReadAtMost(t.Context(), uri, 1<<30)
 	if err != nil {
 		t.Fatal(err)
 	}

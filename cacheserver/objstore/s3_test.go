@@ -53,7 +53,7 @@ func TestS3CredentialsAndRegion(t *testing.T) {
 			uri := srv.Put("bucket", "key", []byte("hello"))
 			s := New(Config{S3: tt.cfg})
 			t.Cleanup(s.Idle)
-			got, err := s.ReadAll(t.Context(), uri)
+			got, err := s.ReadAtMost(t.Context(), uri, 1<<30)
 			if err != nil || string(got) != "hello" {
 				t.Fatalf("%q, %v", got, err)
 			}
@@ -101,7 +101,7 @@ func TestS3BucketOfAnotherRegion(t *testing.T) {
 	uri := srv.Put("bucket", "key", []byte("hello"))
 	srv.Inject(s3test.Match{Count: 1}, s3test.Redirect("eu-west-3"))
 	for range 2 {
-		if got, err := s.ReadAll(t.Context(), uri); err != nil || string(got) != "hello" {
+		if got, err := s.ReadAtMost(t.Context(), uri, 1<<30); err != nil || string(got) != "hello" {
 			t.Fatalf("%q, %v", got, err)
 		}
 	}
@@ -123,7 +123,7 @@ func TestS3SessionTokenIsSent(t *testing.T) {
 	defer srv.Close()
 	s := New(Config{S3: S3{Endpoint: srv.URL, AccessKeyID: "a", SecretAccessKey: "b", SessionToken: "c"}})
 	defer s.Idle()
-	if got, err := s.ReadAll(t.Context(), "s3://bucket/key"); err != nil || string(got) != "hello" {
+	if got, err := s.ReadAtMost(t.Context(), "s3://bucket/key", 1<<30); err != nil || string(got) != "hello" {
 		t.Fatalf("%q, %v", got, err)
 	}
 	if token != "c" {
@@ -153,7 +153,7 @@ func TestS3TLS(t *testing.T) {
 	cfg.CAFile = ca
 	friend := New(cfg)
 	defer friend.Idle()
-	if got, err := friend.ReadAll(t.Context(), "s3://bucket/key"); err != nil || string(got) != "hello" {
+	if got, err := friend.ReadAtMost(t.Context(), "s3://bucket/key", 1<<30); err != nil || string(got) != "hello" {
 		t.Errorf("%q, %v", got, err)
 	}
 }

@@ -103,13 +103,17 @@ func (s *Store) OpenTail(ctx context.Context, uri string, tail int64) (*File, er
 	return &File{ctx: ctx, uri: uri, size: o.size, modified: o.modified, object: o, near: []segment{end}}, nil
 }
 
-// ReadAll returns the whole object. Use it for small objects (metadata, manifests): one of up to Config.TailBytes takes one request.
-func (s *Store) ReadAll(ctx context.Context, uri string) (data []byte, err error) {
+// ReadAtMost returns the whole object, unless it is longer than limit bytes: then the error is an ErrTooLong. One of up to Config.TailBytes
+// takes one request.
+func (s *Store) ReadAtMost(ctx context.Context, uri string, limit int64) (data []byte, err error) {
 	f, err := s.Open(ctx, uri)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
+	if f.Size() > limit {
+		return nil, fmt.Errorf("%s has %d bytes, at most %d are read: %w", uri, f.Size(), limit, ErrTooLong)
+	}
 	return f.ReadAll(ctx)
 }
 

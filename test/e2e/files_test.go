@@ -70,7 +70,7 @@ func hubFiles(t *testing.T) map[string]hubtest.File {
 		if err != nil {
 			t.Fatal(err)
 		}
-		data, err := store.ReadAll(t.Context(), e.URI)
+		data, err := store.ReadAtMost(t.Context(), e.URI, 1<<30)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -160,10 +160,7 @@ func each(ctx context.Context, n int, read func(ctx context.Context, i int) erro
 
 // readJSON reads the actions of a commit, or of a checkpoint in JSON.
 func (l *tableLog) readJSON(ctx context.Context, e objstore.Entry) ([]action, error) {
-	if e.Size > maxCommit {
-		return nil, fmt.Errorf("%s has %d bytes, at most %d are read", e.URI, e.Size, maxCommit)
-	}
-	text, err := l.store.ReadAll(ctx, e.URI)
+	text, err := l.store.ReadAtMost(ctx, e.URI, maxCommit)
 	if err != nil {
 		return nil, err
 	}

@@ -28,13 +28,16 @@ var listedURI = regexp.MustCompile(`^(/|(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|fil
 
 // readList returns the files that a list names.
 func (s *Source) readList(ctx context.Context, uri string) (*listing, error) {
-	text, err := s.readText(ctx, uri)
+	text, err := s.Store.ReadAtMost(ctx, uri, longestList)
+	if errors.Is(err, objstore.ErrTooLong) {
+		err = fmt.Errorf("%w: name folders instead", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", uri, err)
 	}
 	found := &listing{roots: []string{""}}
 	number, seen := 0, map[string]bool{}
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(string(text)) {
 		number++
 		if line = strings.TrimSpace(line); line == "" {
 			continue
@@ -62,19 +65,6 @@ func (s *Source) readList(ctx context.Context, uri string) (*listing, error) {
 		return nil, fmt.Errorf("list %s: %w", uri, err)
 	}
 	return found, nil
-}
-
-func (s *Source) readText(ctx context.Context, uri string) (text string, err error) {
-	f, err := s.Store.Open(ctx, uri)
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	if f.Size() > longestList {
-		return "", fmt.Errorf("it has %d bytes, at most %d are read: name folders instead", f.Size(), longestList)
-	}
-	data, err := f.ReadAll(ctx)
-	return string(data), err
 }
 
 // describe sets the size and the version of a file.

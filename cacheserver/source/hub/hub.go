@@ -25,6 +25,9 @@ const Scheme = "hf://"
 // converted is the branch where a hub keeps Parquet files that it made of a data set's files of other formats.
 const converted = "refs/convert/parquet"
 
+// maxCard bounds the bytes of a data set's card.
+const maxCard = 16 << 20
+
 // Address names a data set, or some of its files: hf://[datasets/]owner/name[@revision][/path or glob][?config=name&split=name].
 type Address struct {
 	Repo     string // hf://owner/name
@@ -194,7 +197,7 @@ func (r *repository) configs(ctx context.Context, store *objstore.Store, convert
 	if converted {
 		return r.convertedConfigs(), nil
 	}
-	text, err := store.ReadAll(ctx, r.root+"README.md")
+	text, err := store.ReadAtMost(ctx, r.root+"README.md", maxCard)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}

@@ -6,7 +6,6 @@ package iceberg
 import (
 	"bytes"
 	"compress/flate"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -28,23 +27,10 @@ const (
 )
 
 // errBound says that a file of the table exceeds a limit.
-var errBound = errors.New("it is over the limit")
+var errBound = objstore.ErrTooLong
 
 func overBound(size, limit int64, unit string) error {
 	return fmt.Errorf("%d %s, at most %d are read: %w", size, unit, limit, errBound)
-}
-
-// readWhole reads an object of at most limit bytes.
-func readWhole(ctx context.Context, store *objstore.Store, uri string, limit int64) (_ []byte, err error) {
-	f, err := store.Open(ctx, uri)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	if f.Size() > limit {
-		return nil, fmt.Errorf("%s has %w", uri, overBound(f.Size(), limit, "bytes"))
-	}
-	return f.ReadAll(ctx)
 }
 
 // expand reads at most limit bytes; more are an error.

@@ -48,7 +48,7 @@ func (f fileIO) Open(uri string) (iceio.File, error) {
 
 // openList reads a manifest list, checks its bounds, and returns it as a file for iceberg-go to decode.
 func (f fileIO) openList(uri string) (iceio.File, error) {
-	data, err := readWhole(f.ctx, f.store, uri, maxManifest)
+	data, err := f.store.ReadAtMost(f.ctx, uri, maxManifest)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ type listIO struct{ fileIO }
 func (f listIO) Open(uri string) (iceio.File, error) { return f.openList(uri) }
 
 func (f fileIO) ReadFile(uri string) ([]byte, error) {
-	return readWhole(f.ctx, f.store, uri, maxMetadata)
+	return f.store.ReadAtMost(f.ctx, uri, maxMetadata)
 }
 
 func (f fileIO) Remove(uri string) error {
@@ -115,7 +115,7 @@ func emptyManifest(m ice.ManifestFile) (iceio.File, error) {
 // readManifest reads a manifest and checks all its entries, and what the manifest list counts. It calls visit, unless it is nil, with each
 // live entry; if there is an error, the caller must discard what it got.
 func (f fileIO) readManifest(m ice.ManifestFile, visit func(ice.ManifestEntry)) (data []byte, found live, err error) {
-	if data, err = readWhole(f.ctx, f.store, m.FilePath(), maxManifest); err != nil {
+	if data, err = f.store.ReadAtMost(f.ctx, m.FilePath(), maxManifest); err != nil {
 		return nil, live{}, err
 	}
 	size := int64(len(data))
@@ -150,7 +150,7 @@ func (f fileIO) checkEmpty(d ice.DataFile) error {
 
 // readMetadata reads a metadata file, which may be compressed.
 func readMetadata(ctx context.Context, store *objstore.Store, uri string) ([]byte, error) {
-	data, err := readWhole(ctx, store, uri, maxMetadata)
+	data, err := store.ReadAtMost(ctx, uri, maxMetadata)
 	if err != nil {
 		return nil, err
 	}

@@ -46,7 +46,7 @@ func fromHint(ctx context.Context, store *objstore.Store, dir string) (string, e
 		dir += "/metadata"
 	}
 	hint := dir + "/version-hint.text"
-	text, err := readWhole(ctx, store, hint, 1<<10)
+	text, err := store.ReadAtMost(ctx, hint, 1<<10)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("it is no metadata file and there is no %s: name the file %s/NNNNN-<uuid>.metadata.json", hint, dir)
 	}
