@@ -41,19 +41,24 @@ func (d Demand) Validate() error {
 }
 
 const (
+	// HeadClients is the memory in bytes of a head for its clients.
+	HeadClients = 128 << 20
+
 	arrowMemory  = 1.07      // memory for each byte of Arrow data
-	clientMemory = 256 << 20 // of head and data nodes, for clients
-	splitMemory  = 300       // of the head
+	nodeClients  = 256 << 20 // of a data node
 	unevenShares = 1.01      // the largest share of a data node; see Cut
 	gigabyte     = 1e9
 )
+
+// PlanMemory is the memory in bytes that a plan takes of a head at most, when the head gets it from data nodes (docs/scale.md).
+func PlanMemory(nodes, splits int) int64 { return 280_000*int64(nodes) + 400*int64(splits) }
 
 // Size returns what a demand needs.
 func (d Demand) Size() Sizing {
 	return Sizing{
 		DataNodes:   d.Nodes,
-		NodeMemory:  int64(arrowMemory*unevenShares*float64(d.Bytes)/float64(d.Nodes)) + clientMemory,
-		HeadMemory:  clientMemory + splitMemory*int64(d.Splits),
+		NodeMemory:  int64(arrowMemory*unevenShares*float64(d.Bytes)/float64(d.Nodes)) + nodeClients,
+		HeadMemory:  HeadClients + PlanMemory(d.Nodes, d.Splits),
 		Cores:       math.Ceil(10*float64(d.Ranks)*float64(d.Rate)/gigabyte*d.serving()) / 10,
 		Connections: d.Ranks * d.Nodes,
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/internal/words"
 )
@@ -42,13 +43,10 @@ func (c *Config) checkPlan(nodes, splits int) error {
 	if splits > MostSplits {
 		return fmt.Errorf("splits: %d, at most %d can be cached: rewrite the table with longer row groups, or cache fewer files", splits, MostSplits)
 	}
-	takes := planMemory(nodes, splits)
+	takes := assign.PlanMemory(nodes, splits)
 	if c.Memory > 0 && takes > c.Memory {
 		return fmt.Errorf("head memory: %s, and the plan of %d splits for %d data nodes takes %s when a head restarts: give the head at least %s (HEAD_MEM, the DataCache's head.resources.limits.memory), rewrite the table with longer row groups, or take fewer data nodes",
 			words.ExactBytes(c.Memory), splits, nodes, words.ExactBytes(takes), words.ExactBytes(takes+takes/8))
 	}
 	return nil
 }
-
-// planMemory is the memory in bytes that a plan takes at most, when a head gets it from data nodes (docs/scale.md).
-func planMemory(nodes, splits int) int64 { return 280_000*int64(nodes) + 400*int64(splits) }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/internal/command"
@@ -39,14 +40,14 @@ func headCommand(env command.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			serve.Budget = rows.NewBudget(headMemory).Keep(headMemory / 4)
+			serve.Budget = rows.NewBudget(assign.HeadClients).Keep(assign.HeadClients / 4)
 			flush, err := serve.start(cmd.Context(), env, cmd.Name(), src)
 			if err != nil {
 				return err
 			}
 			defer flush()
 			cfg.Config = serve.Config
-			if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 { // GOMEMLIMIT
+			if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 { // set by the environment variable GOMEMLIMIT
 				cfg.Memory = limit
 			}
 			h, err := head.New(cfg)
@@ -69,9 +70,6 @@ func headCommand(env command.Env) *cobra.Command {
 	flags.DurationVar(&cfg.TicketTTL, "ticket-ttl", 0, "how long a client may wait before it starts a stream with a ticket (default 1h)")
 	return cmd
 }
-
-// headMemory bounds the memory that clients can use in a head. It does not include the plan.
-const headMemory = 128 << 20
 
 // groupNodes is the number of data nodes in a LeaderWorkerSet whose leader is the head; 0 without a LeaderWorkerSet.
 func groupNodes(env command.Env) int {
