@@ -94,7 +94,7 @@ func conditionOfHead(h *view.HeadStatus) engine.Condition {
 
 func progressOf(h *view.HeadStatus) *engine.Progress {
 	p := &engine.Progress{Rows: h.Rows, Bytes: h.Bytes, Percent: h.Percent()}
-	if h.Snapshot != 0 || h.Splits.Total > 0 { // 0 is also the first version of a Delta table
+	if h.Snapshot != 0 || h.Splits.Total > 0 { // the first version of a Delta table is number 0
 		p.Snapshot = workload.Decimal(h.Snapshot)
 	}
 	return p

@@ -21,7 +21,7 @@ type laned struct {
 	slots
 	batch   uint64
 	layouts [lanes]layout // order of the rows of each slot's range
-	slot    uint64        // that of the position placed last, at which the next search begins
+	slot    uint64        // slot of the last placed position: the next search begins there
 }
 
 // slots says which range of the rows each slot has in an epoch.
@@ -97,7 +97,7 @@ func (e Epoch) LanedRows(s Share) (ranges [][2]uint64) {
 // stepPart is the positions [lo, hi) of the step that has the positions [begin, end) of the epoch.
 type stepPart struct {
 	begin, end, lo, hi uint64
-	full               bool // and those of other full steps
+	full               bool // the same part of every full step has these positions, shifted by whole steps
 }
 
 // partsOfSteps returns a share's part of each full step, and of the last step if it is shorter or padded.

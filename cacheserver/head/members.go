@@ -100,7 +100,7 @@ type session struct {
 	held   *peer.Held      // what the node held when it joined; nil after it was assigned a plan
 	pieces chan peer.Piece // of what was recalled, from the receiving goroutine to the gatherer
 
-	plans   int64             // that the node was asked for; protected by the cluster's mu
+	plans   int64             // number of Plan messages sent to the node; protected by the cluster's mu
 	planned chan peer.Planned // answers to them; full: nobody waits for one
 }
 

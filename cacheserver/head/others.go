@@ -69,7 +69,7 @@ func (n *nodePlanner) PlanFiles(ctx context.Context, files []source.Split) ([]so
 		select {
 		case answer := <-s.planned:
 			switch {
-			case answer.ID != id: // to a plan that was given up
+			case answer.ID != id: // the answer to an earlier message, for which nobody waits any more
 			case answer.Reason != "":
 				return nil, errors.New(answer.Reason)
 			default:

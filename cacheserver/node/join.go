@@ -245,7 +245,7 @@ type reporter struct {
 	concluded bool // Loaded or Failed was sent
 	indexed   chan peer.Indexed
 	planned   chan peer.Planned
-	opened    *opened // by the requests to plan files, until there is an assignment
+	opened    *opened // the version that Plan messages name; dropped when a plan is assigned
 
 	vitals func() *peer.Vitals
 	told   time.Time // when the vitals were last sent

@@ -54,21 +54,34 @@ func TestTheTwinIsNotMadeYet(t *testing.T) {
 	}
 }
 
-// TestAnyoneIsNotAllowed checks the error for a TrainJob that wants a cache for anyone where none may be, by itself or by our runtime of Kubeflow's
-// enhancement proposal 2655, whose clients send no token.
-func TestAnyoneIsNotAllowed(t *testing.T) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{trainer.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
+// twin returns a stock runtime of Trainer with the step that waits for a cache.
+func twin(t *testing.T) *trainer.ClusterTrainingRuntime {
+	t.Helper()
 	torch := stocktest.Runtime(t, "torch-distributed")
 	spec, err := inject.Twin(&torch.Spec, inject.Gate{Image: "gate"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	torch.Spec, torch.Labels = *spec, inject.TwinLabels(torch.Labels)
+	return torch
+}
+
+// cluster returns a client of an API server with the objects.
+func cluster(t *testing.T, objects ...client.Object) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{trainer.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
+}
+
+// TestAnyoneIsNotAllowed checks the error for a TrainJob that wants a cache for anyone where none may be, by itself or by our runtime of Kubeflow's
+// enhancement proposal 2655, whose clients send no token.
+func TestAnyoneIsNotAllowed(t *testing.T) {
+	torch := twin(t)
 	text, err := os.ReadFile("../../runtimes/torch-distributed-with-cache.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +99,7 @@ func TestAnyoneIsNotAllowed(t *testing.T) {
 		{shipped.Name, "", refused},
 		{shipped.Name, "Known", ""},
 	} {
-		a := &Admission{Readers: []client.Reader{fake.NewClientBuilder().WithScheme(scheme).WithObjects(torch, shipped).Build()}, Settings: inject.Settings{NoAnyone: true}}
+		a := &Admission{Readers: []client.Reader{cluster(t, torch, shipped)}, Settings: inject.Settings{NoAnyone: true}}
 		job := jobtest.TrainJob("cache://demo/reviews", "METADATA_LOC=s3://lake/metadata.json", "READERS="+tt.readers)
 		job.Spec.RuntimeRef.Name = tt.runtime
 		_, errs, err := a.Validate(t.Context(), request.Read(job, "team"))
@@ -102,20 +115,9 @@ func TestAnyoneIsNotAllowed(t *testing.T) {
 
 // TestRanksOfANamedDataCache checks that ranks are counted for the data nodes of a DataCache that a TrainJob names.
 func TestRanksOfANamedDataCache(t *testing.T) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{trainer.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	torch := stocktest.Runtime(t, "torch-distributed")
-	spec, err := inject.Twin(&torch.Spec, inject.Gate{Image: "gate"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	torch.Spec, torch.Labels = *spec, inject.TwinLabels(torch.Labels)
+	torch := twin(t)
 	large := &v1alpha1.DataCache{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}, Spec: v1alpha1.DataCacheSpec{Arrow: &v1alpha1.ArrowCache{DataNodes: 1000}}}
-	a := &Admission{Readers: []client.Reader{fake.NewClientBuilder().WithScheme(scheme).WithObjects(torch, large).Build()}}
+	a := &Admission{Readers: []client.Reader{cluster(t, torch, large)}}
 	for nodes, want := range map[int32]string{29_411: "", 29_412: "spec.trainer.numNodes: Invalid value: 29412"} {
 		job := jobtest.TrainJob("datacache://web")
 		job.Spec.Trainer = &trainer.Trainer{NumNodes: &nodes}

@@ -66,7 +66,7 @@ def test_what_is_wrong_is_refused_at_construction(
 
 def test_options_of_a_loader_alone(cache: DataCache) -> None:
     with pytest.raises(TypeError, match="global_batch_size is missing"):
-        cache.loader()  # pyright: ignore[reportCallIssue] - what is tested
+        cache.loader()  # pyright: ignore[reportCallIssue] - the test passes a wrong argument
     with pytest.raises(ValueError, match="worker = 2: want at least 0 and less than workers"):
         cache.loader(global_batch_size=8, worker=2, workers=2)
     with pytest.raises(ValueError, match="define it at the top level of a module"):
@@ -74,12 +74,12 @@ def test_options_of_a_loader_alone(cache: DataCache) -> None:
     with pytest.raises(ColumnError, match=r"'idd' is no column that the cache serves; .*did you mean 'id'"):
         cache.loader(global_batch_size=8, columns=["idd"])
     with pytest.raises(TypeError, match=r"epoch = 1.5: want a whole number"):
-        cache.loader(global_batch_size=8).set_epoch(1.5)  # pyright: ignore[reportArgumentType] - what is tested
+        cache.loader(global_batch_size=8).set_epoch(1.5)  # pyright: ignore[reportArgumentType] - the test passes a wrong argument
     with pytest.raises(TypeError, match=r"World: rank = 0.5: want a whole number"):
-        World(0.5, 2)  # pyright: ignore[reportArgumentType] - what is tested
+        World(0.5, 2)  # pyright: ignore[reportArgumentType] - the test passes a wrong argument
     for columns in ("id", [1]):
         with pytest.raises(TypeError, match=r"columns.* = .*: want"):
-            cache.table(columns=columns)  # pyright: ignore[reportArgumentType] - what is tested
+            cache.table(columns=columns)  # pyright: ignore[reportArgumentType] - the test passes a wrong argument
 
 
 def test_numpy_scalars(cache: DataCache) -> None:

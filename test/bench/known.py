@@ -86,7 +86,7 @@ def answers(subjects: Subjects) -> tuple[float, float]:
     }
     with subjects.connect(subjects.known) as known, subjects.connect(subjects.anyone) as anyone:
         clients = {"known": known, "anyone": anyone}
-        for turn in range(TURNS + 1):  # the first warms up
+        for turn in range(TURNS + 1):  # turn 0 warms up and is not counted
             for name in list(clients)[:: 1 if turn % 2 else -1]:
                 own, option, times = clients[name], options[name], []
                 for _ in range(CALLS):
@@ -109,7 +109,7 @@ def first_batches(endpoints: Sequence[str], folder: str) -> dict[str, dict[str, 
         "anyone": {"DATACACHE_ENDPOINT": endpoints[1]},
     }
     took: dict[str, dict[str, list[float]]] = {name: {"start": [], "epoch": []} for name in environments}
-    for turn in range(TURNS + 1):  # the first warms up
+    for turn in range(TURNS + 1):  # turn 0 warms up and is not counted
         for name in list(environments)[:: 1 if turn % 2 else -1]:
             began = time.perf_counter()
             with DataCache.from_env(environments[name]) as cache:

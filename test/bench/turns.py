@@ -90,7 +90,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder, running(versions, Path(folder)) as caches:
             made = table(Lake(Path(folder)), name, chosen.gigabytes)
             figures: Figures = defaultdict(lambda: defaultdict(list))
-            for turn in range(chosen.rounds + 1):  # the first warms up
+            for turn in range(chosen.rounds + 1):  # turn 0 warms up and is not counted
                 for version in list(versions)[:: 1 if turn % 2 else -1]:
                     for work, figure in measure(caches[version], made, chosen):
                         if turn:

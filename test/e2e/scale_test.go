@@ -196,10 +196,10 @@ func managerMetrics(t *testing.T, ns string) func() map[string]float64 {
 		t.Fatal(err)
 	}
 	token := tokenOf(t, ns, "https://kubernetes.default.svc", nil)
-	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // its certificate is self-signed
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // the manager makes its own certificate for metrics
 	return func() map[string]float64 {
 		counts := map[string]float64{}
-		for _, p := range pods.Items { // of its replicas one leads
+		for _, p := range pods.Items { // one replica is the leader and counts requests
 			if strings.HasPrefix(p.Name, "datacache-manager-") {
 				counts[p.Name] = sum(managerRequests(t, &http.Client{Transport: transport}, p.Name, token))
 			}

@@ -23,7 +23,7 @@ type planned struct {
 	seconds, cpu float64
 	memory       float64 // bytes at most, of the process
 	heap         float64 // bytes that it keeps
-	footers      int     // that it read
+	footers      int     // read by the process
 }
 
 // per writes what a file cost more than those of a smaller plan.

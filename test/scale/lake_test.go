@@ -58,7 +58,7 @@ type gate struct {
 
 	mu     sync.Mutex
 	total  int
-	bytes  int64 // that were sent
+	bytes  int64 // sent to clients
 	missed bool  // whoever waited for the gate gave up
 	opened chan struct{}
 }

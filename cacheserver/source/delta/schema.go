@@ -42,7 +42,7 @@ type nestedType struct {
 // schema is the columns of a table.
 type schema struct {
 	fields   []column.Field
-	names    parquet.NameMapping // by which files name them, without the partition columns
+	names    parquet.NameMapping // the names of the columns in data files, which lack partition columns
 	physical map[int]string      // the names of the top-level fields in partition values
 }
 

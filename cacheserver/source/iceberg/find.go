@@ -33,7 +33,7 @@ type finder struct {
 	list      []ice.ManifestFile
 	manifests map[string]ice.ManifestFile // of list, by URI; those that the filter excludes are pruned
 	prune     *pruner
-	stated    []column.Field // whose bounds are kept
+	stated    []column.Field // fields whose bounds in the manifests are kept
 }
 
 // findFiles returns the data files of the snapshot that may contain selected rows, with the deletes that apply to them. It keeps the bounds

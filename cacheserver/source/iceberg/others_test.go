@@ -69,7 +69,7 @@ func TestOthersPlanFiles(t *testing.T) {
 	for _, filter := range []string{"", "id < 60"} {
 		t.Run(fmt.Sprintf("filter %q", filter), func(t *testing.T) {
 			helped := make(chan struct{}) // closed when the others have done what this process has not begun
-			var footers atomic.Int64      // that this process reads
+			var footers atomic.Int64      // footers read by this process
 			proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if strings.HasSuffix(r.URL.Path, ".parquet") {
 					footers.Add(1)

@@ -50,7 +50,7 @@ type fileColumn struct {
 	kids  []*fileColumn
 
 	size       int32          // length of each list, if the writer's schema fixes it; 0: lengths may differ
-	tensor     string         // of lists of fixed size that are tensors: their shape, as arrow.fixed_shape_tensor describes it
+	tensor     string         // the shape, as arrow.fixed_shape_tensor describes it, if lists of fixed size are tensors; empty: they are not
 	origin     arrow.DataType // the writer's Arrow type, where Parquet has no such type; nil: the type of field
 	unreadable error          // why its values can't be read; nil: they can
 }

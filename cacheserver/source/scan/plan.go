@@ -49,7 +49,7 @@ func (t *Table) sawFooter(length int64) {
 type Files struct {
 	N  int
 	At func(i int) *File
-	// Version is what another process opens to plan some of them; nil: none can.
+	// Version identifies the dataset for other processes, which open it to plan some of the files. Nil: this process plans all of them.
 	Version *source.Version
 }
 

@@ -43,7 +43,7 @@ type Table struct {
 	// File returns the description of a split's data file.
 	File func(ctx context.Context, s source.Split) (*File, error)
 
-	all     []column.Field // from which Choose chose Fields
+	all     []column.Field // the columns among which Choose selected Fields
 	footers *Cache[*parquet.Footer]
 	longest atomic.Int64 // length of the longest footer so far
 }

@@ -80,7 +80,7 @@ def test_what_is_no_image_is_said() -> None:
         ({"size": (0, 7)}, ValueError, "size = 0"),
     ):
         with pytest.raises(kind, match=says):
-            decode_images("img", **{"size": SIZE, **options})  # pyright: ignore[reportArgumentType] - what is tested
+            decode_images("img", **{"size": SIZE, **options})  # pyright: ignore[reportArgumentType] - the test passes a wrong argument
     missing = pa.record_batch({"img": pa.array([{"bytes": None, "path": "a.png"}], IMAGES), "n": [1]})
     for column, says in {"image": "no column", "n": "want binary", "img": "1 rows without bytes"}.items():
         with pytest.raises(ColumnError, match=says):

@@ -99,7 +99,7 @@ def by_delta_rs(path: Path, seed: int) -> None:
     ]
     for _ in range(r.randint(2, 8)):
         r.choice(steps)()
-    if r.random() < 0.2:  # the log begins with a checkpoint
+    if r.random() < 0.2:  # then readers start from a checkpoint, not from commit 0
         table = DeltaTable(at)
         table.create_checkpoint()
         for version in range(table.version()):

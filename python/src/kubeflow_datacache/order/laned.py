@@ -13,7 +13,7 @@ import numpy.typing as npt
 from kubeflow_datacache.order.feistel import GOLD, Feistel, UInt64Array, mix
 
 LANES: Final = 32  # ranges that the rows are divided into
-LEAST_BATCH: Final = 2 * LANES  # with which each step has rows of each range
+LEAST_BATCH: Final = 2 * LANES  # the least batch in which each step can have rows of every range
 _SMALL: Final = 1 << 52  # number of rows below which 64 bits suffice for products
 
 RowsAt = Callable[[UInt64Array], UInt64Array]
@@ -30,7 +30,7 @@ class LanedLayout:
         self._rows, self._batch = rows, batch
         slots = Feistel(LANES, mix(seed + 1), number).apply(np.arange(LANES, dtype=np.uint64)).tolist()
         ends = [lane * rows // LANES for lane in range(LANES + 1)]
-        self._first = [ends[lane] for lane in slots]  # of each slot, the first row of its range
+        self._first = [ends[lane] for lane in slots]  # the first row of the range in each slot
         sizes = [ends[lane + 1] - ends[lane] for lane in slots]
         self._before = [sum(sizes[:slot]) for slot in range(LANES + 1)]  # rows of the slots before each
         # how many more they are than slots of equal size have, times LANES: at most 256, as sizes differ by one

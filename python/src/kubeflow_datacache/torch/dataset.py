@@ -54,7 +54,7 @@ class StreamingDataset(IterableDataset[Any]):
                 raise TypeError(f"{name} is no parameter of a StreamingDataset: the DataLoader says which worker reads")
         self._cache, self._options = cache, check_options(options)
         self._position = SharedValue({**_at_begin(0), "world": None})
-        # by worker, the epoch after the last whose batches it all gave since the position was set
+        # for each worker, the epoch after the last one whose batches it has given completely since the position was set
         self._next_epochs = torch.zeros(_MOST_WORKERS, dtype=torch.int64).share_memory_()
 
     def __iter__(self) -> WorkerIterator:
