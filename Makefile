@@ -487,7 +487,7 @@ test-nightly: build examples-venv ## A training step of trainers that CI does no
 .PHONY: fuzz
 fuzz: bootstrap ## Run every fuzz target FUZZ=5000x times each (about 5 min; 8 more cold; FUZZ='--unguided 5000x': about 2).
 	@echo "==> fuzz: $(FUZZ) a target (about 5 min; 8 more cold; --unguided about 2)"
-	@GOGC=400 hack/fuzz $(FUZZ)
+	@GOGC=400 GOMEMLIMIT=512MiB hack/fuzz $(FUZZ)
 
 .PHONY: demo
 demo: build venv ## Train a small model from one head and two data nodes (about 1 min; 2 more the first time).
