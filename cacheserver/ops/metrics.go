@@ -42,6 +42,7 @@ type Metrics struct {
 	FilterBytes   prometheus.Gauge       // bytes of these indexes
 	FilterSeconds prometheus.Counter     // seconds spent on building them
 	Requests      *prometheus.CounterVec // finished calls, by method and code
+	BadHandshakes prometheus.Counter     // TLS handshakes that failed
 	JobBytes      *JobCounter            // FlightData bytes, by job
 	JobWait       *JobCounter            // seconds that streams waited for their turn, by job
 
@@ -68,6 +69,7 @@ func NewMetrics() *Metrics {
 	m.FilterBytes = m.gauge("filter_bytes", "Bytes of the indexes of clients' filters.")
 	m.FilterSeconds = m.counter("filter_seconds_total", "Seconds of making the indexes of clients' filters.")
 	m.Requests = m.counterVec("requests_total", "Finished gRPC calls, by method and status code.", "method", "code")
+	m.BadHandshakes = m.counter("tls_handshakes_failed_total", "TLS handshakes of clients that failed.")
 	m.JobBytes = &JobCounter{counters: m.counterVec("job_bytes_total", "FlightData bytes handed to the transport, by job.", "job"), names: &m.jobs}
 	m.JobWait = &JobCounter{counters: m.counterVec("job_wait_seconds_total", "Seconds that streams waited for their turn while other jobs had theirs, by job.", "job"), names: &m.jobs}
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
-	"github.com/kubeflow/datacache/cacheserver/transport/h2"
+	"github.com/kubeflow/datacache/internal/handshake"
 	"github.com/kubeflow/datacache/internal/reload"
 )
 
@@ -83,36 +83,39 @@ func (t TLS) client() (*tls.Config, error) {
 }
 
 // credentials are those of a grpc-go server with the configuration; nil: plain text.
-func (t TLS) credentials(config *tls.Config) credentials.TransportCredentials {
-	switch {
-	case config == nil:
+func (t TLS) credentials(config *tls.Config, failed func(client net.Addr, err error)) credentials.TransportCredentials {
+	if config == nil {
 		return nil
-	case t.Plain:
-		return eitherCredentials{credentials.NewTLS(config)}
 	}
-	return credentials.NewTLS(config)
+	return serverCredentials{credentials.NewTLS(config), t.Plain, failed}
 }
 
-// eitherCredentials take TLS and plain text, as package h2 does.
-type eitherCredentials struct {
+// serverCredentials take TLS, and plain text if plain says so, as package h2 does.
+type serverCredentials struct {
 	credentials.TransportCredentials
+	plain  bool
+	failed func(client net.Addr, err error)
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
-func (e eitherCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	from, secure, err := h2.Peek(raw)
+func (s serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	from, secure, err := handshake.Peek(raw)
 	if err != nil {
 		return nil, nil, err
 	}
-	if secure {
-		return e.TransportCredentials.ServerHandshake(from)
+	if s.plain && !secure {
+		return from, nil, nil
 	}
-	return from, nil, nil
+	conn, info, err := s.TransportCredentials.ServerHandshake(from)
+	if err != nil {
+		s.failed(raw.RemoteAddr(), err)
+	}
+	return conn, info, err
 }
 
 // Clone implements credentials.TransportCredentials.
-func (e eitherCredentials) Clone() credentials.TransportCredentials {
-	return eitherCredentials{e.TransportCredentials.Clone()}
+func (s serverCredentials) Clone() credentials.TransportCredentials {
+	return serverCredentials{s.TransportCredentials.Clone(), s.plain, s.failed}
 }
 
 // Secure reports whether a call came over TLS.

@@ -24,6 +24,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/transport/h2"
+	"github.com/kubeflow/datacache/internal/handshake"
 	"github.com/kubeflow/datacache/internal/redact"
 )
 
@@ -96,12 +97,13 @@ func NewServer(transport Implementation, t TLS, memory Memory, m *ops.Metrics, l
 	stream := func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		return guard(info.FullMethod, m, log, func() error { return handler(srv, stream) })
 	}
+	failures := &handshake.Failures{Count: m.BadHandshakes.Inc, Log: log}
 	if transport == GRPC {
-		return newGRPC(t.credentials(config), unary, stream, memory, log), nil
+		return newGRPC(t.credentials(config, failures.Note), unary, stream, memory, log), nil
 	}
 	return h2.New(h2.Config{
 		Codec: NewCodec(), TLS: config, Plain: t.Plain, Unary: unary, Stream: stream, Log: log,
-		Limit: limit, Memory: memory, RequestTimeout: requestTimeout, SendTimeout: SendTimeout,
+		Limit: limit, HandshakeFailed: failures.Note, Memory: memory, RequestTimeout: requestTimeout, SendTimeout: SendTimeout,
 	}), nil
 }
 

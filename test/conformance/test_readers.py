@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import socket
+import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -179,6 +182,33 @@ def test_refusals_are_counted_and_said_once_a_second(
     assert 1 <= said <= most
     _, metrics = cache.get("/metrics")
     assert f'datacache_requests_total{{code="Unauthenticated",method="GetFlightInfo"}} {calls}\n' in metrics
+
+
+def test_failed_handshakes_are_counted_and_said_once_a_second(
+    mode: Mode, table: Table, private: Callable[..., Cache], readers: Readers
+) -> None:
+    cache = private(["--metadata", table("plain").metadata], mode=mode, env=readers.env)
+    cache.wait("Ready")
+    host, port = address(cache).split(":")
+    begun, tries = time.monotonic(), 40
+    without_ca = ssl.create_default_context()
+    for i in range(tries):
+        with socket.create_connection((host, int(port)), LIMIT) as conn:
+            if i % 2:
+                conn.sendall(b"\x16\x03\x01\x00\x05hello")
+                assert conn.recv(100), "no alert"
+            else:
+                with pytest.raises(ssl.SSLCertVerificationError):
+                    without_ca.wrap_socket(conn, server_hostname="datacache")
+    with socket.create_connection((host, int(port)), LIMIT):  # as a port check does it
+        pass
+    sample = re.compile(r"^datacache_tls_handshakes_failed_total (\d+)$", re.MULTILINE)
+    deadline = time.monotonic() + LIMIT
+    while (counted := [int(n) for n in sample.findall(cache.get("/metrics")[1])]) != [tries]:
+        assert time.monotonic() < deadline, f"{counted} handshakes are counted, want {tries}"
+        time.sleep(0.1)
+    said = "\n".join(path.read_text() for path in cache.logs.glob("*.log")).count("TLS handshake failed")
+    assert 1 <= said <= time.monotonic() - begun + 1
 
 
 def test_anyone_by_tls_and_in_plain_text(

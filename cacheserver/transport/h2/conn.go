@@ -6,7 +6,6 @@ package h2
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -75,11 +74,9 @@ func (c *conn) greet() error {
 	if secure {
 		t := newTLSConn(from, c.server.cfg.TLS)
 		c.net, from = t, t
-		if err := t.HandshakeContext(c.ctx); err != nil {
-			return fmt.Errorf("TLS: %w", err)
-		}
-		if got := t.ConnectionState().NegotiatedProtocol; got != alpn {
-			return fmt.Errorf("TLS: the client agreed on protocol %q, want %q", got, alpn)
+		if err := t.shake(c.ctx); err != nil {
+			c.server.cfg.HandshakeFailed(c.raw.RemoteAddr(), err)
+			return err
 		}
 		p.AuthInfo = credentials.TLSInfo{State: t.ConnectionState(), CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
 	}

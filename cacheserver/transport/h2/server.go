@@ -40,6 +40,8 @@ type Config struct {
 	// Limit returns the maximum length in bytes of a method's requests: of the first message and of later ones. A longer one ends its
 	// call with RESOURCE_EXHAUSTED as soon as its length is known. nil: 4 MiB, as in grpc-go.
 	Limit func(method string, first bool) int
+	// HandshakeFailed is called for each TLS handshake that fails. nil: none.
+	HandshakeFailed func(client net.Addr, err error)
 	// Memory bounds the memory that clients can use in the server; nil: unlimited.
 	Memory Memory
 	// RequestTimeout is how long a message may take to arrive completely, from its first byte or, for a call's first message, from
@@ -85,6 +87,9 @@ type method struct {
 func New(cfg Config) *Server {
 	if cfg.Limit == nil {
 		cfg.Limit = func(string, bool) int { return 4 << 20 }
+	}
+	if cfg.HandshakeFailed == nil {
+		cfg.HandshakeFailed = func(net.Addr, error) {}
 	}
 	if cfg.Memory == nil {
 		cfg.Memory = unlimited{}

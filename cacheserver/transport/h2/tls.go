@@ -4,11 +4,13 @@
 package h2
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
-	"io"
 	"net"
 	"sync"
+
+	"github.com/kubeflow/datacache/internal/handshake"
 )
 
 const (
@@ -19,40 +21,14 @@ const (
 	batchBytes = 256 << 10
 )
 
-// handshakeByte begins a TLS record with a handshake message, and so a TLS connection; HTTP/2 begins with 'P'.
-const handshakeByte = 0x16
-
-// begins returns the connection from its first byte on, and whether it is a TLS connection. It reads only if that depends on the client.
+// begins returns the connection from its first byte on, and whether it is a TLS connection. With TLS it waits for that byte: a connection without
+// one, as of a port check, is no failed handshake.
 func (c *Config) begins(raw net.Conn) (from net.Conn, secure bool, err error) {
-	if c.TLS == nil || !c.Plain {
-		return raw, c.TLS != nil, nil
+	if c.TLS == nil {
+		return raw, false, nil
 	}
-	return Peek(raw)
-}
-
-// Peek reads the first byte of a connection. It returns the connection with this byte still to be read, and whether TLS begins with it.
-func Peek(raw net.Conn) (from net.Conn, secure bool, err error) {
-	first := make([]byte, 1)
-	if _, err := io.ReadFull(raw, first); err != nil {
-		return nil, false, fmt.Errorf("first byte: %w", err)
-	}
-	return &peeked{Conn: raw, first: first}, first[0] == handshakeByte, nil
-}
-
-// peeked is a connection whose first byte was read before. Only one goroutine may read it.
-type peeked struct {
-	net.Conn
-	first []byte // empty once it was read again
-}
-
-// Read implements net.Conn.
-func (p *peeked) Read(to []byte) (int, error) {
-	if len(p.first) == 0 || len(to) == 0 {
-		return p.Conn.Read(to)
-	}
-	n := copy(to, p.first)
-	p.first = p.first[n:]
-	return n, nil
+	from, secure, err = handshake.Peek(raw)
+	return from, secure || !c.Plain, err
 }
 
 // tlsConn encrypts slices as full TLS records and writes many records with one system call. crypto/tls alone makes at least one
@@ -65,6 +41,17 @@ type tlsConn struct {
 func newTLSConn(raw net.Conn, config *tls.Config) *tlsConn {
 	records := &recordBatch{Conn: raw}
 	return &tlsConn{Conn: tls.Server(records, config), records: records}
+}
+
+// shake does the handshake.
+func (c *tlsConn) shake(ctx context.Context) error {
+	if err := c.HandshakeContext(ctx); err != nil {
+		return fmt.Errorf("TLS: %w", err)
+	}
+	if got := c.ConnectionState().NegotiatedProtocol; got != alpn {
+		return fmt.Errorf("TLS: the client agreed on protocol %q, want %q", got, alpn)
+	}
+	return nil
 }
 
 // writeSlices sends the slices. Slices of at least a record are encrypted in place, shorter ones are first combined.
