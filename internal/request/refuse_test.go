@@ -189,7 +189,8 @@ func FuzzParse(f *testing.F) {
 		{"cache://s/t", location}, {"cache://a.b/%C3%BC?columns=a,b&filter=x%3E1&snapshot=main", "CATALOG_URI=https://x\nCATALOG_WAREHOUSE=w"},
 		{"cache://s/t?snapshot=2026-01-01T00:00:00Z", location + "\nCACHE_SCOPE=namespace\nIDLE_TTL=1h\nHEAD_MEM=1.5Gi\nWORKER_CPU=1e3"},
 		{"", "SCHEMA_NAME=s\nTABLE_NAME=t\n" + location + "\nCLUSTER_SIZE=5\nIAM_ROLE=r\nAWS_REGION=x\nREADINESS_PERIOD_SECONDS=1"},
-		{"datacache://a/b", "READY_TIMEOUT=1h"}, {"datacache://a/b,c", ""}, {"cache://", ""}, {"cache:///", "HEAD_CPU=99999999999999E\nFILTER=a = 1"},
+		{"cache+s3://b/t/*.parquet?columns=a&partitions=off&list=1", "CLUSTER_SIZE=2"}, {"cache+hf://datasets/a/b@v1/x?config=c&split=s", "HF_ENDPOINT=http://h"},
+		{"cache+delta+s3://b/t?version=2026-01-01T00:00:00Z", "SNAPSHOT_ID=1"}, {"datacache://a/b", "READY_TIMEOUT=1h"}, {"datacache://a/b,c", ""}, {"cache://", ""}, {"cache:///", "HEAD_CPU=99999999999999E\nFILTER=a = 1"},
 	} {
 		f.Add(seed.uri, seed.env)
 	}

@@ -36,25 +36,8 @@ func (s *Source) readList(ctx context.Context, uri string) (*listing, error) {
 		return nil, fmt.Errorf("list %s: %w", uri, err)
 	}
 	found := &listing{roots: []string{""}}
-	number, seen := 0, map[string]bool{}
-	for line := range strings.Lines(string(text)) {
-		number++
-		if line = strings.TrimSpace(line); line == "" {
-			continue
-		}
-		if !listedURI.MatchString(line) {
-			return nil, fmt.Errorf("list %s: line %d is %q: want the URI of a file, such as s3://bucket/part-0.parquet, or an absolute path", uri, number, line)
-		}
-		if seen[line] {
-			return nil, fmt.Errorf("list %s: line %d: file %s is named twice, which would double its rows: name it once", uri, number, line)
-		}
-		seen[line] = true
-		if found.files = append(found.files, file{objstore.Entry{URI: line, Path: strings.TrimPrefix(line, "/")}}); len(found.files) > mostFiles {
-			return nil, fmt.Errorf("list %s has more than %d files: at most that many are read: write fewer, larger ones", uri, mostFiles)
-		}
-	}
-	if len(found.files) == 0 {
-		return nil, fmt.Errorf("list %s names no file: write the URI of a file on each line", uri)
+	if found.files, err = parseList(string(text)); err != nil {
+		return nil, fmt.Errorf("list %s: %w", uri, err)
 	}
 	work, ctx := errgroup.WithContext(ctx)
 	work.SetLimit(scan.FooterReaders)
@@ -65,6 +48,31 @@ func (s *Source) readList(ctx context.Context, uri string) (*listing, error) {
 		return nil, fmt.Errorf("list %s: %w", uri, err)
 	}
 	return found, nil
+}
+
+// parseList returns the files that the text of a list names.
+func parseList(text string) (files []file, err error) {
+	number, seen := 0, map[string]bool{}
+	for line := range strings.Lines(text) {
+		number++
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		if !listedURI.MatchString(line) {
+			return nil, fmt.Errorf("line %d is %q: want the URI of a file, such as s3://bucket/part-0.parquet, or an absolute path", number, line)
+		}
+		if seen[line] {
+			return nil, fmt.Errorf("line %d: file %s is named twice, which would double its rows: name it once", number, line)
+		}
+		seen[line] = true
+		if files = append(files, file{objstore.Entry{URI: line, Path: strings.TrimPrefix(line, "/")}}); len(files) > mostFiles {
+			return nil, fmt.Errorf("it has more than %d files: at most that many are read: write fewer, larger ones", mostFiles)
+		}
+	}
+	if len(files) == 0 {
+		return nil, errors.New("it names no file: write the URI of a file on each line")
+	}
+	return files, nil
 }
 
 // describe sets the size and the version of a file.

@@ -73,6 +73,26 @@ func FuzzPaths(f *testing.F) {
 	})
 }
 
+// FuzzList checks that the text of a list names each file once, by an address that may be named, or is refused.
+func FuzzList(f *testing.F) {
+	f.Add("s3://bucket/a.parquet\r\n\n/data/b.parquet")
+	f.Add("hf://a/b/c.parquet\n")
+	f.Add("s3://bucket/a.parquet\n s3://bucket/a.parquet\t")
+	f.Fuzz(func(t *testing.T, text string) {
+		files, err := parseList(text)
+		if (err == nil) == (len(files) == 0) {
+			t.Errorf("%d files, %v", len(files), err)
+		}
+		seen := map[string]bool{}
+		for _, file := range files {
+			if seen[file.URI] || !strings.Contains(text, file.URI) || !listedURI.MatchString(file.URI) {
+				t.Errorf("%q is named twice, or is no address", file.URI)
+			}
+			seen[file.URI] = true
+		}
+	})
+}
+
 func filesAt(paths ...string) []file {
 	files := make([]file, len(paths))
 	for i, p := range paths {

@@ -21,28 +21,33 @@ func Split(uri string) (root, pattern string) {
 	return uri[:at+1], uri[at+1:]
 }
 
-// Matches reports whether a path matches a pattern.
+// Matches reports whether a path matches a pattern. It takes at most as many steps as the product of their numbers of parts, since strangers
+// write patterns too.
 func Matches(pattern, p string) bool {
-	return matchParts(strings.Split(pattern, "/"), strings.Split(p, "/"))
+	patterns, parts := strings.Split(pattern, "/"), strings.Split(p, "/")
+	at, folders, skipped := 0, -1, 0 // the next pattern; the last ** before it, and the first part after those that it stands for
+	for i := 0; i < len(parts); {
+		switch {
+		case at < len(patterns) && patterns[at] == "**":
+			folders, skipped = at, i
+			at++
+		case at < len(patterns) && matchesName(patterns[at], parts[i]):
+			at++
+			i++
+		case folders >= 0:
+			skipped++
+			at, i = folders+1, skipped
+		default:
+			return false
+		}
+	}
+	for at < len(patterns) && patterns[at] == "**" {
+		at++
+	}
+	return at == len(patterns)
 }
 
-func matchParts(pattern, parts []string) bool {
-	for len(pattern) > 0 {
-		if pattern[0] == "**" {
-			for skip := range len(parts) + 1 {
-				if matchParts(pattern[1:], parts[skip:]) {
-					return true
-				}
-			}
-			return false
-		}
-		if len(parts) == 0 {
-			return false
-		}
-		if ok, err := path.Match(pattern[0], parts[0]); err != nil || !ok {
-			return false
-		}
-		pattern, parts = pattern[1:], parts[1:]
-	}
-	return len(parts) == 0
+func matchesName(pattern, name string) bool {
+	ok, err := path.Match(pattern, name)
+	return err == nil && ok
 }

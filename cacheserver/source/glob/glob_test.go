@@ -17,6 +17,8 @@ func TestGlobs(t *testing.T) {
 		"*.parquet":       {"a.parquet"},
 		"*/a.parquet":     {"b/a.parquet", "[x]/a.parquet"},
 		"**/a.parquet":    {"a.parquet", "b/a.parquet", "b/c/a.parquet", "[x]/a.parquet"},
+		"**/**/b/**/c/**": {"b/c/a.parquet", "b/c/d.txt"},
+		"**/**":           slices.Clone(paths),
 		"b/**":            {"b/a.parquet", "b/c/a.parquet", "b/c/d.txt"},
 		"**/c/?.*":        {"b/c/a.parquet", "b/c/d.txt"},
 		"[a-c].parquet":   {"a.parquet"},
@@ -34,6 +36,18 @@ func TestGlobs(t *testing.T) {
 	} {
 		if root, pattern := Split(uri); root != want[0] || pattern != want[1] {
 			t.Errorf("%s is %q and %q, want %q", uri, root, pattern, want)
+		}
+	}
+}
+
+// TestManyFolders checks that a pattern whose ** can stand for folders in many ways takes no time.
+func TestManyFolders(t *testing.T) {
+	p := strings.Repeat("a/", 40) + "b"
+	for pattern, want := range map[string]bool{
+		strings.Repeat("**/a/", 20) + "c": false, strings.Repeat("**/a/", 20) + "b": true, strings.Repeat("**/", 20) + "c": false,
+	} {
+		if got := Matches(pattern, p); got != want {
+			t.Errorf("%s matches: %t", pattern, got)
 		}
 	}
 }

@@ -282,7 +282,7 @@ func TestConversion(t *testing.T) {
 	}
 }
 
-// FuzzAddresses checks that addresses and cards, which users and strangers write, break nothing.
+// FuzzAddresses checks that addresses, which users write, break nothing.
 func FuzzAddresses(f *testing.F) {
 	f.Add("hf://datasets/a/b@refs/pr/1/x/*.parquet?config=c")
 	f.Add("hf://a/b?split=%zz")
