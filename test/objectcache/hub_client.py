@@ -62,13 +62,16 @@ def config(repo: str) -> Any:
     return {"type": AutoConfig.from_pretrained(repo).model_type, "tokens": tokens}
 
 
-def rows(repo: str) -> Any:
-    """Returns a data set's rows, whole and streamed, by datasets."""
+def rows(repo: str, column: str | None = None) -> Any:
+    """Returns a data set's rows, or the values of one column, whole and streamed, by datasets."""
     import datasets  # pyright: ignore[reportMissingImports] # in an environment of its own: hack/python/hub.txt
 
     whole = datasets.load_dataset(repo, split="train")
     stream = datasets.load_dataset(repo, split="train", streaming=True)
-    return {"whole": list(whole), "stream": list(stream)}
+    return {
+        "whole": [row[column] if column else row for row in whole],
+        "stream": [row[column] if column else row for row in stream],
+    }
 
 
 def run(job: dict[str, Any]) -> Any:
