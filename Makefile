@@ -47,6 +47,8 @@ HUB           := $(HUB_VENV)/bin/python
 SPARK_LOCK    := hack/python/spark.txt
 SPARK_VENV    := $(call venv_of,spark,$(SPARK_LOCK))
 SPARK         := $(SPARK_VENV)/bin/python
+FOLDERS_LOCK  := hack/python/folders.txt
+FOLDERS_VENV  := $(call venv_of,folders,$(SPARK_LOCK) $(FOLDERS_LOCK))
 DELTA_LOCK    := hack/python/delta.txt
 DELTA_VENV    := $(call venv_of,delta,$(DELTA_LOCK))
 DELTA         := $(DELTA_VENV)/bin/python
@@ -141,6 +143,7 @@ SEED     ?= $(shell date +%s)
 SOAK_SEED ?= $(shell date +%s)
 MUTANTS  ?= 24
 PRUNING  ?= 100
+FOLDERS  ?= 60
 CACHES   ?= 500
 CLAIMS   ?= 10000
 CLAIM_QPS ?= 25
@@ -195,6 +198,10 @@ hub-venv: bootstrap # clients of the hub's mirror: huggingface_hub, transformers
 .PHONY: spark-venv
 spark-venv: bootstrap # Spark, which writes tables for the tests (about 2 min, once)
 	@hack/venv $(SPARK_VENV) $(SPARK_LOCK)
+
+.PHONY: folders-venv
+folders-venv: spark-venv # over that, polars and pyarrow (seconds, once)
+	@hack/venv --over $(SPARK_VENV) $(FOLDERS_VENV) $(FOLDERS_LOCK)
 
 .PHONY: delta-venv
 delta-venv: bootstrap # delta-rs, and Spark for Delta (about 2 min, once)
@@ -640,6 +647,10 @@ soak: schedules build training-venv ## Run schedules, then real servers that are
 .PHONY: test-delta
 test-delta: build venv delta-venv $(DELTA_JARS)/complete ## Have delta-rs and Spark write Delta tables, DELTA_TABLES=30 of them at random from DELTA_SEED=1, and compare the rows of every version with delta-rs' (about 4 min; not part of CI).
 	@DATACACHE_DELTA_PYTHON=$(DELTA) DATACACHE_DELTA_JARS=$(DELTA_JARS) $(PYTHON) -m pytest test/conformance/delta/check_rows.py -s --server $(SERVER) $(PYTEST)
+
+.PHONY: test-folders
+test-folders: build venv folders-venv hub-venv ## Have pyarrow, DuckDB, polars, Spark and datasets write FOLDERS=60 random folders each, from SEED, and compare the rows with pyarrow.dataset's, DuckDB's and load_dataset's (about 5 min; CI writes 6 by pyarrow and DuckDB).
+	@DATACACHE_FOLDERS_PYTHON=$(FOLDERS_VENV)/bin/python $(PYTHON) -m pytest test/conformance/test_random_folders.py --server $(SERVER) --folders $(FOLDERS) --folders-seed $(SEED) $(PYTEST)
 
 .PHONY: fuzz-tables
 fuzz-tables: build venv ## Write TABLES=1000 random Iceberg tables by hand, from SEED, have caches serve them, compare the rows with a model's (about 2 min; CI runs 60).

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,7 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--java-flight", type=Path, default=None, help="the jars of Arrow's Java client (make tools)")
     parser.addoption("--pruning", type=int, default=1, help="tables of each type and transform for test_pruning")
     parser.addoption("--pruning-seed", type=int, default=0, help="the seed of test_pruning; 0: another each time")
-    parser.addoption("--folders", type=int, default=6, help="random folders for test_files")
+    parser.addoption("--folders", type=int, default=3, help="folders of each writer for test_random_folders")
+    parser.addoption("--folders-seed", type=int, default=0, help="the seed of the first of them")
     parser.addoption("--spark-jars", type=Path, default=None, help="the jar of Iceberg for Spark (make tools)")
 
 
@@ -57,10 +59,12 @@ _ON_EVERY_TRANSPORT = ("test_wire", "test_tickets", "test_tls", "test_readers")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrizes tests that use the fixtures `mode` and `folder_seed`."""
-    if "folder_seed" in metafunc.fixturenames:
+    """Parametrizes tests that use the fixtures `mode`, and `writer` with `folder_number`."""
+    if "folder_number" in metafunc.fixturenames:
         folders: int = metafunc.config.getoption("--folders")  # pyright: ignore[reportAssignmentType]
-        metafunc.parametrize("folder_seed", range(folders))
+        metafunc.parametrize("folder_number", range(folders))
+        others = ("polars", "spark", "datasets") if "DATACACHE_FOLDERS_PYTHON" in os.environ else ()
+        metafunc.parametrize("writer", ("pyarrow", "duckdb", *others))
     if "mode" in metafunc.fixturenames:
         modes = WIRE_MODES if metafunc.definition.path.stem in _ON_EVERY_TRANSPORT else MODES
         metafunc.parametrize("mode", modes, indirect=True, scope="session")

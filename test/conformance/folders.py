@@ -1,15 +1,11 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of Parquet files as pyarrow and DuckDB write them, and their rows as pyarrow.dataset reads them."""
+"""Folders of Parquet files as pyarrow and DuckDB write them, and their rows as pyarrow.dataset and DuckDB read them."""
 
 from __future__ import annotations
 
-import datetime as dt
 import random
-import string
-import uuid
 from collections.abc import Callable
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +13,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from random_folders import MAKERS, rows
 
 Folder = Callable[[Path], None]
-Make = Callable[[random.Random], Any]
 
 
 def scan(folder: Path) -> pa.Table:
@@ -32,6 +28,16 @@ def scan(folder: Path) -> pa.Table:
         if field.name not in schema.names:
             schema = schema.append(field)
     return ds.dataset(folder, schema, format="parquet", partitioning=hive, exclude_invalid_files=False).to_table()
+
+
+def scan_by_duckdb(folder: Path) -> pa.Table:
+    """The rows in DuckDB's order, of the same files."""
+    files = ds.dataset(folder, format="parquet", exclude_invalid_files=False).files
+    with duckdb.connect() as db:
+        db.execute("SET threads TO 1")
+        db.execute("SET TimeZone = 'UTC'")
+        rows = "SELECT * FROM read_parquet($1, union_by_name = true, hive_partitioning = true)"
+        return db.sql(rows, params=[files]).to_arrow_table()
 
 
 def write(folder: Path, name: str, table: pa.Table, **options: Any) -> None:
@@ -136,68 +142,6 @@ def types(folder: Path) -> None:
         write(folder, f"{i}.parquet", every_type(random.Random(i), 60), row_group_size=25)
 
 
-def _integers(bits: int, signed: bool) -> Make:
-    low = -(1 << bits - 1) if signed else 0
-    return lambda r: r.randrange(low, low + (1 << bits))
-
-
-def _clock(step: int) -> Make:
-    """Times of day in whole steps of microseconds."""
-    return lambda r: dt.time(r.randrange(24), r.randrange(60), r.randrange(60), r.randrange(10**6 // step) * step)
-
-
-def _stamps(step: int, zone: dt.tzinfo | None = None) -> Make:
-    """Times in whole steps of microseconds."""
-    start = dt.datetime(2000, 1, 1, tzinfo=zone)
-    return lambda r: start + dt.timedelta(microseconds=r.randrange(10**15 // step) * step)
-
-
-def _words(letters: str, longest: int) -> Make:
-    return lambda r: "".join(r.choices(letters, k=r.randrange(longest)))
-
-
-_MAKERS: list[tuple[str, pa.DataType, Make]] = [
-    ("bool", pa.bool_(), lambda r: r.random() < 0.5),
-    *[(f"int{bits}", getattr(pa, f"int{bits}")(), _integers(bits, True)) for bits in (8, 16, 32, 64)],
-    *[(f"uint{bits}", getattr(pa, f"uint{bits}")(), _integers(bits, False)) for bits in (8, 16, 32, 64)],
-    ("float16", pa.float16(), lambda r: float(r.randrange(-2048, 2048)) / 8),
-    ("float32", pa.float32(), lambda r: float(r.randrange(-(1 << 20), 1 << 20)) / 16),
-    ("float64", pa.float64(), lambda r: r.uniform(-1e9, 1e9)),
-    ("decimal9", pa.decimal128(9, 2), lambda r: Decimal(r.randrange(-(10**9) + 1, 10**9)).scaleb(-2)),
-    ("decimal38", pa.decimal128(38, 5), lambda r: Decimal(r.randrange(-(10**20), 10**20)).scaleb(-5)),
-    ("date", pa.date32(), lambda r: dt.date(1970, 1, 1) + dt.timedelta(days=r.randrange(-30_000, 30_000))),
-    ("time_ms", pa.time32("ms"), _clock(1000)),
-    ("time_us", pa.time64("us"), _clock(1)),
-    ("stamp_ms", pa.timestamp("ms"), _stamps(1000)),
-    ("stamp_us", pa.timestamp("us"), _stamps(1)),
-    ("stamp_ns", pa.timestamp("ns"), lambda r: r.randrange(10**18)),
-    ("stamp_utc", pa.timestamp("us", "UTC"), _stamps(1, dt.UTC)),
-    ("stamp_berlin", pa.timestamp("ms", "Europe/Berlin"), _stamps(1000, dt.UTC)),
-    ("duration", pa.duration("ms"), lambda r: dt.timedelta(milliseconds=r.randrange(-(10**9), 10**9))),
-    ("vector", pa.list_(pa.float32(), 3), lambda r: [r.randrange(100) / 4 for _ in range(3)]),
-    ("pixels", pa.list_(pa.field("element", pa.uint8(), nullable=False), 4), lambda r: list(r.randbytes(4))),
-    ("points", pa.list_(pa.list_(pa.float16(), 2)), lambda r: [[0.5 * i, 1.0] for i in range(r.randrange(3))]),
-    ("pages", pa.list_(pa.list_(pa.float16(), 3), 2), lambda r: [[r.randrange(99) / 8] * 3, [0.5, 1.0, 2.0]]),
-    ("uuid", pa.uuid(), lambda r: uuid.UUID(int=r.getrandbits(128)).bytes),
-    ("json", pa.json_(), lambda r: f'{{"a": {r.randrange(99)}}}'),
-    ("string", pa.string(), _words(string.ascii_letters + "äß日", 12)),
-    ("large", pa.large_string(), _words(string.ascii_letters, 30)),
-    ("binary", pa.binary(), lambda r: r.randbytes(r.randrange(9))),
-    ("fixed", pa.binary(5), lambda r: r.randbytes(5)),
-    ("list", pa.list_(pa.float32()), lambda r: [r.randrange(100) / 4 for _ in range(r.randrange(5))]),
-    ("lists", pa.list_(pa.list_(pa.int16())), lambda r: [[r.randrange(9)] * i for i in range(r.randrange(4))]),
-    ("struct", pa.struct([("a", pa.uint16()), ("b", pa.string())]), lambda r: {"a": r.randrange(9), "b": "b"}),
-    ("map", pa.map_(pa.string(), pa.int32()), lambda r: [(f"k{i}", i) for i in range(r.randrange(3))]),
-]
-
-
-def _table(r: random.Random, n: int, makers: list[tuple[str, pa.DataType, Make]]) -> pa.Table:
-    """Rows with some columns; a tenth of the values is null."""
-    return pa.table({
-        name: pa.array([None if r.random() < 0.1 else make(r) for _ in range(n)], of) for name, of, make in makers
-    })  # fmt: skip
-
-
 def every_type(r: random.Random, n: int) -> pa.Table:
     """Rows with a column of each type."""
     words = pa.array([r.choice(["ash", "birch", None]) for _ in range(n)]).dictionary_encode()
@@ -205,27 +149,7 @@ def every_type(r: random.Random, n: int) -> pa.Table:
         [None if r.random() < 0.1 else [float(i) for i in range(6)] for _ in range(n)], pa.list_(pa.float32(), 6)
     )
     tensors = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.float32(), (2, 3), permutation=[1, 0]), numbers)
-    return _table(r, n, _MAKERS).append_column("dictionary", words).append_column("tensor", tensors)
-
-
-def random_folder(seed: int) -> Folder:
-    """A folder with random names, columns and row groups."""
-
-    def build(folder: Path) -> None:
-        r = random.Random(seed)
-        partitioned = r.random() < 0.5
-        makers = r.sample(_MAKERS, r.randrange(1, 6))
-        for _ in range(r.randrange(1, 12)):
-            rows = r.choice([0, 1, r.randrange(200)])
-            table = _table(r, rows, [m for m in makers if r.random() < 0.8] or makers[:1])
-            name = "".join(r.choices(string.ascii_letters + "-0123456789 %+", k=r.randrange(1, 9)))
-            above = f"p={r.randrange(3)}/" if partitioned else r.choice(["", "", "x/", "x/y/"])
-            write(
-                folder, f"{above}{name}.parquet", table, row_group_size=r.randrange(1, 90),
-                compression=r.choice(["snappy", "zstd", "none", "gzip"]), use_dictionary=r.random() < 0.5,
-            )  # fmt: skip
-
-    return build
+    return rows(r, n, MAKERS).append_column("dictionary", words).append_column("tensor", tensors)
 
 
 FOLDERS: dict[str, Folder] = {

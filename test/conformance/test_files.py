@@ -46,13 +46,6 @@ def test_a_cache_serves_what_pyarrow_reads(name: str, folder: Path, private: Pri
     check_equal(connect(cache).table(), folders.scan(folder))
 
 
-def test_random_folders(folder_seed: int, folder: Path, private: Private, connect: Connect) -> None:
-    folders.random_folder(folder_seed)(folder)
-    cache = private(["--files", str(folder)], nodes=1 + folder_seed % 3)
-    cache.wait("Ready")
-    check_equal(connect(cache).table(), folders.scan(folder))
-
-
 def test_features_of_datasets_reach_readers(folder: Path, private: Private, connect: Connect) -> None:
     """What datasets knows of a column, such as the names of its classes, is in the metadata of each schema."""
     features = b'{"info": {"features": {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}}}}'
