@@ -150,7 +150,11 @@ func (a *answer) bytes() int64 {
 			columns = 0
 		}
 		for _, c := range a.columns {
-			columns += node.columnBytes[c]
+			if c < len(node.columnBytes) {
+				columns += node.columnBytes[c]
+			} else { // lengths
+				columns += 4 * node.rows
+			}
 		}
 		total += scale(s.rows, columns, node.rows)
 	}

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"sort"
+	"strings"
 	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
@@ -112,7 +114,8 @@ func (p *tablePlan) split(i int) (source.Split, error) {
 // orderVersion is the version of the epoch order used with row indices.
 const orderVersion = 1
 
-// columns converts the column names of a request to indices in the served schema; nil, meaning all, stays nil.
+// columns converts the column names of a request to indices in the served schema; nil, meaning all, stays nil. length(NAME) is the lengths
+// of a column, unless a column has that name: its index plus the number of columns.
 func (p *tablePlan) columns(names []string) ([]int, error) {
 	if names == nil {
 		return nil, nil
@@ -120,12 +123,29 @@ func (p *tablePlan) columns(names []string) ([]int, error) {
 	indices := make([]int, len(names))
 	for i, name := range names {
 		found := p.Schema.FieldIndices(name)
+		if of, ok := lengthOf(name); ok && len(found) == 0 {
+			if found = p.Schema.FieldIndices(of); len(found) > 0 {
+				if dt := p.Schema.Field(found[0]).Type; !rows.HasLength(dt) {
+					return nil, fmt.Errorf("columns: %.64q: column %.64q is %s, want a list, a string or binary", name, of, dt)
+				}
+				found[0] += p.Schema.NumFields()
+			}
+		}
 		if len(found) == 0 {
 			return nil, fmt.Errorf("columns: no column %.64q; there are %s", name, fieldNames(p.Schema))
 		}
 		indices[i] = found[0]
 	}
 	return indices, nil
+}
+
+// lengthOf returns the column whose lengths a name of a request means.
+func lengthOf(name string) (column string, ok bool) {
+	of, ok := strings.CutPrefix(name, "length(")
+	if !ok {
+		return "", false
+	}
+	return strings.CutSuffix(of, ")")
 }
 
 func fieldNames(schema *arrow.Schema) []string {
@@ -143,7 +163,10 @@ func (p *tablePlan) project(columns []int) *arrow.Schema {
 	}
 	fields := make([]arrow.Field, len(columns))
 	for i, c := range columns {
-		fields[i] = p.Schema.Field(c)
+		fields[i] = p.Schema.Field(c % p.Schema.NumFields())
+		if c >= p.Schema.NumFields() {
+			fields[i] = rows.LengthField(fields[i].Name)
+		}
 	}
 	metadata := p.Schema.Metadata()
 	return arrow.NewSchema(fields, &metadata)

@@ -52,7 +52,7 @@ func TestProject(t *testing.T) {
 	if want := arrow.NewSchema([]arrow.Field{s.Field(2), s.Field(0)}, &meta); !p.Schema().Equal(want) {
 		t.Errorf("schema %v, want %v", p.Schema(), want)
 	}
-	for _, columns := range [][]int{{3}, {-1}, {0, 1, 0}} {
+	for _, columns := range [][]int{{3}, {6}, {-1}, {0, 1, 0}, {4, 4}} { // 3: column a has no lengths
 		if _, err := l.Project(columns); err == nil {
 			t.Errorf("columns %d are not refused", columns)
 		}
@@ -449,5 +449,45 @@ func TestRowTooLong(t *testing.T) {
 		}
 		b.Close()
 		a.Release()
+	}
+}
+
+func TestProjectLengths(t *testing.T) {
+	rb := array.NewRecordBuilder(memory.DefaultAllocator, arrow.NewSchema([]arrow.Field{
+		nullable("tokens", list(arrow.PrimitiveTypes.Int32)), nullable("text", arrow.BinaryTypes.LargeString), nullable("id", arrow.PrimitiveTypes.Int64),
+	}, nil))
+	want := [][2]int32{{3, 0}, {0, 2}, {0, 0}, {5, 7}}
+	for i, w := range want {
+		rb.Field(1).(*array.LargeStringBuilder).Append(strings.Repeat("x", int(w[1])))
+		rb.Field(2).AppendNull()
+		if i == 2 {
+			rb.Field(0).AppendNull() // a null has the length 0
+			continue
+		}
+		tokens := rb.Field(0).(*array.ListBuilder)
+		tokens.Append(true)
+		for range w[0] {
+			tokens.ValueBuilder().(*array.Int32Builder).Append(1)
+		}
+	}
+	st := load(t, rb.Schema(), 1, rb.NewRecordBatch()) // a row a chunk
+	p, err := st.layout.Project([]int{4, 0, 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Schema().Field(0); got.Name != "length(text)" || got.Nullable || p.Schema().Field(2).Name != "length(tokens)" {
+		t.Errorf("schema %v", p.Schema())
+	}
+	for _, rows := range [][]int64{{0, 1, 2, 3}, {3, 3, 0}, {}} {
+		got := st.readRows(t, p, rows, 1<<20)
+		texts, tokens := got.Column(0).(*array.Int32), got.Column(2).(*array.Int32)
+		for i, row := range rows {
+			if texts.Value(i) != want[row][1] || tokens.Value(i) != want[row][0] {
+				t.Errorf("row %d has lengths %d and %d, want %v", row, tokens.Value(i), texts.Value(i), want[row])
+			}
+		}
+	}
+	if _, err := st.layout.Project([]int{5}); err == nil || !strings.Contains(err.Error(), `"id" of type int64 has no lengths`) {
+		t.Errorf("the lengths of a column of numbers: error %v", err)
 	}
 }

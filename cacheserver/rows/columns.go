@@ -12,7 +12,11 @@ func (r *Rows) ColumnBytes() []int64 { return slices.Clone(r.columns) }
 func (r *Rows) MeanBytes(p *Projection) int64 {
 	total := int64(0)
 	for _, c := range p.columns {
-		total += r.columns[c]
+		if c < len(r.columns) {
+			total += r.columns[c]
+		} else {
+			total += 4 * r.Len()
+		}
 	}
 	return total / max(r.Len(), 1)
 }

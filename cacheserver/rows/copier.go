@@ -60,7 +60,7 @@ const referred = int64(-1)
 const referBytes = 4 << 10
 
 func newCopier(l *Layout) *copier {
-	n := len(l.nodes)
+	n := l.ids()
 	return &copier{
 		items: make([][]piece, n), cuts: make([][]piece, n), of: make([][]piece, n), sums: make([]sum, n),
 		starts: make([]int64, len(l.strips)), parts: make([][]part, len(l.strips)),
@@ -185,6 +185,8 @@ func (p *copier) bytes(nodes []*node) (total int64, ok bool) {
 			total += padded((s.slots + 7) / 8)
 		case kindFixed:
 			total += padded(s.slots * p.slotBytes(n))
+		case kindLength:
+			total += padded(s.slots * 4)
 		case kindList:
 			total += padded((s.slots + 1) * int64(n.width))
 		case kindVar:
@@ -243,6 +245,8 @@ func (p *copier) place(nodes []*node) int64 {
 			put((s.slots + 7) / 8)
 		case kindFixed:
 			values(n, s.slots*int64(n.width), len(p.of[n.id]))
+		case kindLength:
+			put(s.slots * 4)
 		case kindList:
 			put((s.slots + 1) * int64(n.width))
 		case kindVar:

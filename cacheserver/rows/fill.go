@@ -49,6 +49,8 @@ func (p *copier) fillNode(n *node, f *fieldNode, buf int) {
 		}
 	case kindList:
 		p.fillOffsets(n, p.buffer(buf+1), sb, ps)
+	case kindLength:
+		writeLengths(p.buffer(buf+1), n, sb.a, ps)
 	}
 }
 

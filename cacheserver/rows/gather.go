@@ -82,7 +82,7 @@ func (r *Rows) buffersOf(p *Projection) []sourceBuffers {
 			continue
 		}
 		for _, chunk := range r.chunks {
-			addSlab(r.buffers, r.layout.columns[c].root, &chunk.slab)
+			addSlab(r.buffers, r.layout.root(c), &chunk.slab)
 		}
 		r.ready[c] = true
 	}

@@ -132,9 +132,38 @@ func concat(t testing.TB, s *arrow.Schema, batches []arrow.RecordBatch) arrow.Re
 func project(b arrow.RecordBatch, p *Projection) arrow.RecordBatch {
 	var columns []arrow.Array
 	for _, c := range p.columns {
-		columns = append(columns, b.Column(c))
+		if own := int(b.NumCols()); c >= own {
+			columns = append(columns, lengthsOf(b.Column(c-own)))
+		} else {
+			columns = append(columns, b.Column(c))
+		}
 	}
 	return array.NewRecordBatch(p.Schema(), columns, b.NumRows())
+}
+
+// lengthsOf is the number of items, or of bytes, of each value; 0 for a null.
+func lengthsOf(values arrow.Array) arrow.Array {
+	lengths := array.NewInt32Builder(memory.DefaultAllocator)
+	if x, ok := values.(array.ExtensionArray); ok {
+		values = x.Storage()
+	}
+	for i := range values.Len() {
+		var n int64
+		switch v := values.(type) {
+		case array.ListLike:
+			from, to := v.ValueOffsets(i)
+			n = to - from
+		case interface{ ValueLen(int) int }:
+			n = int64(v.ValueLen(i))
+		default:
+			panic("lengths of " + values.DataType().String())
+		}
+		if values.IsNull(i) {
+			n = 0
+		}
+		lengths.Append(int32(n))
+	}
+	return lengths.NewArray()
 }
 
 // take is the reference selection of rows: arrow-go's take or, for types that it does not support, concatenated slices.

@@ -20,11 +20,12 @@ const (
 	kindList                  // validity, offsets of width bytes; one child (a map is a list of structs)
 	kindFixedList             // validity; one child with width slots per list
 	kindStruct                // validity; children
+	kindLength                // none of its own: messages have the differences of the offsets of a kindVar or kindList as int32
 )
 
 // buffers is the number of IPC buffers of a kind.
 func (k kind) buffers() int {
-	return [...]int{kindNull: 0, kindBool: 2, kindFixed: 2, kindVar: 3, kindList: 2, kindFixedList: 1, kindStruct: 1}[k]
+	return [...]int{kindNull: 0, kindBool: 2, kindFixed: 2, kindVar: 3, kindList: 2, kindFixedList: 1, kindStruct: 1, kindLength: 2}[k]
 }
 
 // node is one array of the flattened schema, in the pre-order of the Arrow IPC format.
@@ -45,13 +46,14 @@ type node struct {
 type column struct {
 	root           *node
 	nodes, buffers [2]int // half-open ranges
+	length         *node  // its lengths as a column; nil if its values have none
 }
 
 // Layout is the memory layout of rows of a schema. It is immutable and safe for concurrent use.
 type Layout struct {
 	schema  *arrow.Schema
 	columns []column
-	nodes   []*node
+	nodes   []*node // without those of lengths, whose ids follow
 	buffers int
 	strips  []*strip
 	all     *Projection
@@ -74,6 +76,7 @@ func NewLayout(schema *arrow.Schema) (*Layout, error) {
 		c.root, c.nodes[1], c.buffers[1] = root, len(l.nodes), l.buffers
 		l.columns = append(l.columns, c)
 	}
+	l.addLengths()
 	l.findStrips()
 	meta := schema.Metadata()
 	l.schema = arrow.NewSchema(fields, &meta)

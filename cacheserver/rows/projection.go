@@ -21,22 +21,29 @@ type Projection struct {
 	allowance *Allowance // the messages' memory is reserved in it; nil: not counted
 }
 
-// Project selects columns by their index in the layout's schema, in any order, without duplicates. With an empty slice no column is
-// selected, and messages carry only row counts.
+// Project selects columns by their index in the layout's schema, in any order, without duplicates. The number of columns plus an index
+// selects the lengths of that column. With an empty slice no column is selected, and messages carry only row counts.
 func (l *Layout) Project(columns []int) (*Projection, error) {
 	p := &Projection{layout: l}
-	seen := make([]bool, len(l.columns))
+	seen := make([]bool, 2*len(l.columns))
 	fields := make([]arrow.Field, 0, len(columns))
 	for _, c := range columns {
-		if c < 0 || c >= len(l.columns) {
-			return nil, fmt.Errorf("column %d: there are columns 0 to %d", c, len(l.columns)-1)
+		if c < 0 || c >= 2*len(l.columns) {
+			return nil, fmt.Errorf("column %d: there are columns 0 to %d, and their lengths", c, len(l.columns)-1)
 		}
+		field := l.schema.Field(c % len(l.columns))
 		if seen[c] {
-			return nil, fmt.Errorf("column %d (%q) is selected twice", c, l.schema.Field(c).Name)
+			return nil, fmt.Errorf("column %d (%q) is selected twice", c, field.Name)
 		}
 		seen[c] = true
+		if c >= len(l.columns) {
+			if l.columns[c-len(l.columns)].length == nil {
+				return nil, fmt.Errorf("column %q of type %s has no lengths: want a list, a string or binary", field.Name, field.Type)
+			}
+			field = LengthField(field.Name)
+		}
 		p.add(c)
-		fields = append(fields, l.schema.Field(c))
+		fields = append(fields, field)
 	}
 	meta := l.schema.Metadata()
 	p.schema = arrow.NewSchema(fields, &meta)
@@ -69,8 +76,13 @@ func (p *Projection) messageBytes() int64 {
 func (p *Projection) Schema() *arrow.Schema { return p.schema }
 
 func (p *Projection) add(c int) {
-	col := p.layout.columns[c]
 	p.columns = append(p.columns, c)
+	if own := len(p.layout.columns); c >= own {
+		p.nodes = append(p.nodes, p.layout.root(c))
+		p.buffers += kindLength.buffers()
+		return
+	}
+	col := p.layout.columns[c]
 	p.nodes = append(p.nodes, p.layout.nodes[col.nodes[0]:col.nodes[1]]...)
 	p.buffers += col.buffers[1] - col.buffers[0]
 }

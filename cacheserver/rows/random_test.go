@@ -43,7 +43,12 @@ func FuzzRows(f *testing.F) {
 
 func (d dice) projection(t *testing.T, l *Layout) *Projection {
 	t.Helper()
-	columns := d.Perm(len(l.columns))[:d.IntN(len(l.columns)+1)]
+	var columns []int
+	for _, c := range d.Perm(2 * len(l.columns))[:d.IntN(2*len(l.columns)+1)] {
+		if l.root(c) != nil {
+			columns = append(columns, c)
+		}
+	}
 	if d.IntN(3) == 0 {
 		return l.All()
 	}

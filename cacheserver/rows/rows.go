@@ -34,14 +34,14 @@ type Rows struct {
 
 	mu      sync.RWMutex
 	buffers []sourceBuffers // by node; filled in per column at its first use
-	ready   []bool          // by column
+	ready   []bool          // by column of projections
 }
 
 // NewRows makes the sequence of the chunks, all of the layout l. It retains their arenas; Release releases them.
 func NewRows(l *Layout, chunks []*Chunk) (*Rows, error) {
 	r := &Rows{layout: l, chunks: slices.Clone(chunks), starts: make([]int64, 1, len(chunks)+1)}
 	r.refs.Store(1)
-	r.buffers, r.ready = make([]sourceBuffers, len(l.nodes)), make([]bool, len(l.columns))
+	r.buffers, r.ready = make([]sourceBuffers, l.ids()), make([]bool, 2*len(l.columns))
 	r.columns = make([]int64, len(l.columns))
 	held := map[*Arena]bool{}
 	for i, c := range chunks {

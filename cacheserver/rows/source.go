@@ -34,6 +34,8 @@ func addSlab(buffers []sourceBuffers, n *node, s *slab) {
 		valid, a = s.at(n.buf), s.at(n.buf+1)
 	case kindFixedList, kindStruct:
 		valid = s.at(n.buf)
+	case kindLength:
+		a = s.at(n.buf + 1)
 	}
 	sb.add(valid, a, b)
 	if len(sb.bit) > 0 {

@@ -75,3 +75,8 @@ def check_callable(transform: Any) -> Any:
 
 def _power(limit: int | None) -> str:
     return f"2^{limit.bit_length() - 1}" if limit is not None and limit.bit_count() == 1 else str(limit)
+
+
+def length_of(name: str) -> str | None:
+    """The column whose lengths a name of columns= means, such as "length(tokens)"; None for other names."""
+    return name[len("length(") : -1] if name.startswith("length(") and name.endswith(")") else None
