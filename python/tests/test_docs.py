@@ -32,6 +32,7 @@ PAGES: dict[str, tuple[str, str]] = {  # page: (code to run before it, assertion
     "docs/files.md": ("", "assert dataset.storage_uri == 'cache+hf://owner/name?config=en&split=train'"),
     "docs/delta.md": ("", "assert dataset.storage_uri == 'cache+delta+s3://bucket/events'"),
     "docs/migrate.md": ("", "assert validation.stats().steps == 9"),
+    "docs/packing.md": ("", "assert loader.stats().steps == 3 and arguments['labels'].shape[0] == 1"),
     "docs/fluid.md": (SDK, "assert len(posted) == 1, posted"),
     "docs/scratch-volumes.md": (SDK, "assert len(posted) == 1, posted"),
 }

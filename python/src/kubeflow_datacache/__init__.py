@@ -31,12 +31,15 @@ from kubeflow_datacache.errors import (
     UnreachableError,
 )
 from kubeflow_datacache.loader import Loader
-from kubeflow_datacache.mixture import MixLoader, Mixture, mix
+from kubeflow_datacache.mixture import MixLoader, Mixture, PackMixLoader, mix
 from kubeflow_datacache.monitoring.stats import Stats
 from kubeflow_datacache.options import LoaderOptions
+from kubeflow_datacache.order.pack import Counts, Pack
 from kubeflow_datacache.order.split import Split
+from kubeflow_datacache.packing import PackLoader, PackOptions
 from kubeflow_datacache.proof import Proof, VerifiedEpoch, verify
 from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.rows.packed import Packed, PackedBatch
 from kubeflow_datacache.selection import Selection
 from kubeflow_datacache.table import Table
 from kubeflow_datacache.world import World
@@ -50,6 +53,7 @@ __all__ = [
     "Batch",
     "CacheFailedError",
     "ColumnError",
+    "Counts",
     "CredentialOptions",
     "DataCache",
     "DataCacheError",
@@ -61,6 +65,12 @@ __all__ = [
     "LoaderOptions",
     "MixLoader",
     "Mixture",
+    "Pack",
+    "PackLoader",
+    "PackMixLoader",
+    "PackOptions",
+    "Packed",
+    "PackedBatch",
     "Proof",
     "RefusedError",
     "RowsError",

@@ -8,7 +8,7 @@ import functools
 import itertools
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final, Unpack, cast
 
@@ -29,6 +29,7 @@ from kubeflow_datacache.monitoring.stats import Depth, Stats
 from kubeflow_datacache.notebook import html_table
 from kubeflow_datacache.options import LoaderOptions, LocalRandomSeed, check_options, explicit_signature
 from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.order.plan import Plan
 from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.heap import HEAP
@@ -92,7 +93,7 @@ class Loader:
         self._bar: ProgressBar | None = None
         self._process = os.getpid()
         cache.register(self)
-        if not self.steps and self._worker == 0:
+        if not self._order.steps and self._worker == 0:
             _warn_no_steps(self._order)
 
     def __repr__(self) -> str:
@@ -339,8 +340,7 @@ class Loader:
             for batch in prefetcher.batches():
                 if self._prefetcher is not prefetcher:
                     break
-                self._step = batch.step + 1
-                self._complete = not self._steps_from(self._step)
+                self._passed(batch)
                 self._steps_given += 1
                 self._rows_given += batch.num_rows
                 self._bytes_given += batch.nbytes
@@ -356,25 +356,40 @@ class Loader:
             if self._prefetcher is prefetcher:
                 self._end()
 
+    def _passed(self, batch: Batch) -> None:
+        """Moves the position after a batch that is returned."""
+        self._step = batch.step + 1
+        self._complete = not self._steps_from(self._step)
+
     def _read(self, share: Share) -> Prefetcher:
         ready = block = self._prefetch_bytes // _READY_SHARE
         ahead = self._prefetch_bytes - ready
         if self._transform is not None:
             ready, block, ahead = (self._prefetch_bytes // n for n in (_MADE_SHARE, _BLOCK_SHARE, _AHEAD_SHARE))
-        # memory for rows that were read ahead, and for rows that the training loop still holds
-        HEAP.keep(2 * self._prefetch_bytes)
-        request = self._request(share)
-
-        open_feed = functools.partial(self._open_feed, request, max(1, ahead))
-        merge = Merge(self._order, share, open_feed, block_bytes=max(1, block), timer=self._timer, policy=self.policy)
         return Prefetcher(
             self._order,
             share,
-            merge,
+            self.merge(share, ahead, block),
             step=self._step,
             transform=self._transform,
             ready_bytes=ready,
             timer=self._timer,
+        )
+
+    def merge(self, share: Share, ahead: int, block: int, make_plan: Callable[[RowFeed], Plan] | None = None) -> Merge:
+        """Merges a share of the current epoch, for loaders built on this one. ahead, block: limits of the bytes that
+        are received ahead and of a merged block."""
+        # memory for rows that were read ahead, and for rows that the training loop still holds
+        HEAP.keep(2 * self._prefetch_bytes)
+        open_feed = functools.partial(self._open_feed, self._request(share), max(1, ahead))
+        return Merge(
+            self._order,
+            share,
+            open_feed,
+            block_bytes=max(1, block),
+            timer=self._timer,
+            policy=self.policy,
+            make_plan=make_plan,
         )
 
     def _order_of(self, own: Mapping[str, Any]) -> Epoch:

@@ -8,11 +8,11 @@ import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 import pyarrow as pa
 
-from kubeflow_datacache.arguments import check_int
+from kubeflow_datacache.arguments import check_int, length_of
 from kubeflow_datacache.client import Closable
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import ColumnError
@@ -23,8 +23,10 @@ from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.options import LoaderOptions, explicit_signature
 from kubeflow_datacache.order.epoch import Share
 from kubeflow_datacache.order.mix import Mix, Unit
+from kubeflow_datacache.order.pack import Pack
 from kubeflow_datacache.order.shares import Exact, Shares, Until, fraction
 from kubeflow_datacache.order.split import Split
+from kubeflow_datacache.packing import PackLoader, PackOptions
 from kubeflow_datacache.selection import Readable
 from kubeflow_datacache.state import MixState
 from kubeflow_datacache.stop import Stop
@@ -64,10 +66,17 @@ class Mixture:
     def __repr__(self) -> str:
         return f"Mixture({', '.join(self._caches)})"
 
+    @overload
+    def loader(self, *, pack: Pack, **options: Unpack[PackOptions]) -> PackMixLoader: ...
+
+    @overload
+    def loader(self, *, pack: None = None, **options: Unpack[LoaderOptions]) -> MixLoader: ...
+
     @explicit_signature
-    def loader(self, **options: Unpack[LoaderOptions]) -> MixLoader:
-        """A loader of this rank's batches; LoaderOptions describes the parameters."""
-        return MixLoader(self, **options)
+    def loader(self, *, pack: Pack | None = None, **options: Any) -> MixLoader:
+        """A loader of this rank's batches; LoaderOptions describes the parameters. With pack, a PackMixLoader, whose
+        parameters are PackOptions."""
+        return MixLoader(self, **options) if pack is None else PackMixLoader(self, pack, **options)
 
     @property
     def caches(self) -> Mapping[str, Readable]:
@@ -98,7 +107,7 @@ class Mixture:
         raises ColumnError, or with per="batch" returns the parts' own schemas.
         """
         schemas = {
-            name: cache.schema if columns is None else pa.schema([cache.schema.field(column) for column in columns])
+            name: cache.schema if columns is None else pa.schema([_field(cache.schema, column) for column in columns])
             for name, cache in self._caches.items()
         }
         try:
@@ -228,15 +237,65 @@ class MixLoader(Loader):
         return MixFeed.open(open_part, self._mix, self._schemas)
 
 
+class PackMixLoader(PackLoader, MixLoader):
+    """Iterates over this rank's packs of an epoch of a mixture; create it with mix(pack=...) or Mixture.loader.
+
+    Weights are of rows, as without packs: rows are drawn first, and packed in the order in which they were drawn.
+    phases count rows.
+    """
+
+    def __init__(self, mixture: Mixture, pack: Pack, **options: Unpack[PackOptions]) -> None:
+        shares = mixture.shares
+        if shares.per == "batch":
+            raise ValueError('per = "batch" with pack: packs have rows of all parts: give per="row"')
+        if shares.exact == "step":
+            raise ValueError('exact = "step" with pack: a step has a number of tokens, not of rows: give exact="epoch"')
+        super().__init__(mixture, pack, **options)
+
+    @property
+    def _tables(self) -> Sequence[Readable]:
+        return list(self._mixture.caches.values())
+
+    def _loader(self, **options: Any) -> Loader:
+        return MixLoader(self._mixture, **options)
+
+
+@overload
+def mix(
+    parts: Parts,
+    *,
+    pack: Pack,
+    exact: Exact = ...,
+    per: Unit = ...,
+    until: Until = ...,
+    phases: Sequence[int] = ...,
+    **options: Unpack[PackOptions],
+) -> PackMixLoader: ...
+
+
+@overload
+def mix(
+    parts: Parts,
+    *,
+    pack: None = None,
+    exact: Exact = ...,
+    per: Unit = ...,
+    until: Until = ...,
+    phases: Sequence[int] = ...,
+    **options: Unpack[LoaderOptions],
+) -> MixLoader: ...
+
+
 @explicit_signature
 def mix(
     parts: Parts,
     *,
+    pack: Pack | None = None,
     exact: Exact = "epoch",
     per: Unit = "row",
     until: Until = "first",
     phases: Sequence[int] = (),
-    **options: Unpack[LoaderOptions],
+    **options: Any,
 ) -> MixLoader:
     """A loader of several caches by weight: exact, shuffled, resumable at any world size.
 
@@ -252,7 +311,14 @@ def mix(
     The columns of all parts must have the same names and types, except with per="batch". The other parameters are those
     of LoaderOptions. Raises ValueError or ColumnError, naming the part.
     """
-    return Mixture(parts, exact=exact, per=per, until=until, phases=phases).loader(**options)
+    mixture = Mixture(parts, exact=exact, per=per, until=until, phases=phases)
+    return mixture.loader(**options) if pack is None else mixture.loader(pack=pack, **options)
+
+
+def _field(schema: pa.Schema, column: str) -> pa.Field:
+    """The field of a column, or of the lengths of one."""
+    of = length_of(column)
+    return schema.field(column) if of is None or column in schema.names else pa.field(column, pa.int32())
 
 
 def _common(schemas: Mapping[str, pa.Schema]) -> pa.Schema:

@@ -9,11 +9,11 @@ import contextlib
 import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, Self, Unpack, overload
 
 import pyarrow as pa
 
-from kubeflow_datacache.arguments import check_int, column_names
+from kubeflow_datacache.arguments import check_int, column_names, length_of
 from kubeflow_datacache.client import Client, Closable
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import ColumnError
@@ -24,7 +24,9 @@ from kubeflow_datacache.h2.reader import ChunkReader
 from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.notebook import html_table
 from kubeflow_datacache.options import LoaderOptions, check_selection, explicit_signature
+from kubeflow_datacache.order.pack import Pack
 from kubeflow_datacache.order.split import Split
+from kubeflow_datacache.packing import PackLoader, PackOptions
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.table import Table
 
@@ -83,16 +85,23 @@ class Readable(Client, abc.ABC):
         there = self.schema.names
         names = column_names(columns) or []
         for name in names:
-            if name not in there:
+            if name not in there and length_of(name) not in there:
                 close = difflib.get_close_matches(name, there, 1)
                 meant = f"; did you mean {close[0]!r}?" if close else ""
                 raise ColumnError(f"columns: {name!r} is no column that the cache serves; there are {there}{meant}")
         return names
 
+    @overload
+    def loader(self, *, pack: Pack, **options: Unpack[PackOptions]) -> PackLoader: ...
+
+    @overload
+    def loader(self, *, pack: None = None, **options: Unpack[LoaderOptions]) -> Loader: ...
+
     @explicit_signature
-    def loader(self, **options: Unpack[LoaderOptions]) -> Loader:
-        """A Loader of this rank's batches; LoaderOptions describes the parameters."""
-        return Loader(self, **options)
+    def loader(self, *, pack: Pack | None = None, **options: Any) -> Loader:
+        """A Loader of this rank's batches; LoaderOptions describes the parameters. With pack, a PackLoader, whose
+        parameters are PackOptions."""
+        return Loader(self, **options) if pack is None else PackLoader(self, pack, **options)
 
     def table(
         self, *, columns: Sequence[str] | None = None, transform: Callable[[pa.RecordBatch], Any] | None = None

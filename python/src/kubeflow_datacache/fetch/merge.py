@@ -88,7 +88,8 @@ class Merge:
 
     open_feed(step, stop) opens a feed from a step on, unless the event is set; it is called again after rows have moved
     to other data nodes. block_bytes: the size limit of a merged block, unless a single step is larger. Blocks that need
-    no merging are as large as the messages they come from.
+    no merging are as large as the messages they come from. make_plan: makes the plan for a feed; None for that of the
+    share.
     """
 
     def __init__(
@@ -100,8 +101,9 @@ class Merge:
         block_bytes: int,
         timer: StageTimer,
         policy: Policy = DEFAULT,
+        make_plan: Callable[[RowFeed], Plan] | None = None,
     ) -> None:
-        self._epoch, self._share = epoch, share
+        self._epoch, self._share, self._make_plan = epoch, share, make_plan or self._plan
         self._open_feed, self._block_bytes, self._timer = open_feed, block_bytes, timer
         self._policy = policy
         self._stopped = False
@@ -137,8 +139,7 @@ class Merge:
                 self.reconnects, self.feed = self.reconnects + feed.reconnects, None
 
     def _walk(self, feed: RowFeed, step: int) -> Iterator[StepBlock]:
-        plan = Plan(self._epoch, self._share, feed.info.placement, apart=feed.apart, numbered=feed.numbered)
-        runs = self._runs(plan, step, feed.info.row_bytes)
+        runs = self._runs(self._make_plan(feed), step, feed.info.row_bytes)
         ahead: deque[Run | InterleavedRun] = deque()
         while not self._stopped:
             self._timer.set_producer("decode")
@@ -153,6 +154,9 @@ class Merge:
                 yield from self._pass(run, feed)
             else:
                 yield self._interleave(run, feed)
+
+    def _plan(self, feed: RowFeed) -> Plan:
+        return Plan(self._epoch, self._share, feed.info.placement, apart=feed.apart, numbered=feed.numbered)
 
     def _runs(self, plan: Plan, step: int, row_bytes: float) -> Iterator[Run | InterleavedRun]:
         """The runs from a step on."""

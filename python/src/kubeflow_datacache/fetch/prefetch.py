@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 from kubeflow_datacache.fetch.merge import Merge
@@ -22,7 +22,10 @@ _JOIN_SECONDS = 1.5  # close() waits this long; a gRPC call to a head that does 
 
 class Prefetcher:
     """Produces the batches of one share of an epoch, from a step on. Iterate once, in one thread. Close it, also after
-    errors."""
+    errors.
+
+    make: makes the batch of a step, by its index in a block; None for a Batch.
+    """
 
     def __init__(
         self,
@@ -34,8 +37,10 @@ class Prefetcher:
         transform: Transform | None,
         ready_bytes: int,
         timer: StageTimer,
+        make: Callable[[StepBlock, int, int], Batch] | None = None,
     ) -> None:
-        self._origin, self._merge = (order, share), merge
+        self._merge = merge
+        self._make = make or functools.partial(Batch, (order, share))
         self._transform, self._timer = transform, timer
         self._queue: ByteQueue[StepBlock | Future[Batch]] = ByteQueue(ready_bytes)
         self._limit = ready_bytes
@@ -44,11 +49,10 @@ class Prefetcher:
 
     def batches(self) -> Iterator[Batch]:
         """Yields the batches in order. Raises an error of fetching or of the transform after the batches before it."""
-        origin = self._origin
         while (item := self._next()) is not None:
             if isinstance(item, StepBlock):
                 for index, step in enumerate(item.steps):
-                    yield Batch(origin, item, index, step)
+                    yield self._make(item, index, step)
             else:
                 yield self._result(item)
 
@@ -112,7 +116,7 @@ class Prefetcher:
                 return False
             self._timer.set_producer("transform")
             entry = QueueEntry(block.size, size)
-            future = self._transform.start(Batch(self._origin, block, index, step))
+            future = self._transform.start(self._make(block, index, step))
             if not self._queue.append(future, entry):
                 return False
             future.add_done_callback(functools.partial(self._resize, entry))

@@ -1,0 +1,284 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Loaders of packs: rows with lists of tokens, packed and balanced, the same for any number of ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NoReturn, TypedDict, Unpack, cast
+
+import numpy as np
+import pyarrow.types as kind
+
+from kubeflow_datacache.arguments import check_state, column_names
+from kubeflow_datacache.client import Client, Source
+from kubeflow_datacache.errors import ColumnError, DataCacheError, StateError
+from kubeflow_datacache.fetch.merge import Merge, RowFeed
+from kubeflow_datacache.fetch.prefetch import Prefetcher
+from kubeflow_datacache.loader import Loader
+from kubeflow_datacache.notebook import html_table
+from kubeflow_datacache.options import LoaderOptions
+from kubeflow_datacache.order.epoch import Share
+from kubeflow_datacache.order.pack import VERSION, Counts, Int64Array, Pack, PackedStep, Packer
+from kubeflow_datacache.order.packed import PackPlan, RankSteps
+from kubeflow_datacache.order.split import Split
+from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.rows.packed import PackedBatch
+from kubeflow_datacache.stop import Stop
+from kubeflow_datacache.world import World, check_resize
+
+_LENGTHS_SHARE: Final = 8  # lengths that are read ahead get 1/8 of prefetch_bytes
+_READY_SHARE: Final = 4  # batches get 1/4
+_CHECKED: Final = 1 << 18  # rows whose lengths are checked at once
+_ROWS: Final = ("global_batch_size", "tail", "next_step")  # fields of a loader's state that have no meaning for packs
+
+
+class PackOptions(TypedDict, total=False):
+    """Parameters of a loader with pack=, as in LoaderOptions."""
+
+    seed: int | None
+    shuffle: bool
+    clump: int
+    filter: str | None
+    split: Split | None
+    columns: Sequence[str] | None
+    prefetch_bytes: int
+    world: World | None
+
+
+class PackLoader(Loader):
+    """Iterates over this rank's packs of an epoch. Create it with DataCache.loader(pack=...).
+
+    Each batch is a step, a PackedBatch. The packs of a step are the same for any number of ranks and after any restart.
+    The number of steps is known only when all lengths were read: see count_steps. Everything else is as in Loader.
+    """
+
+    def __init__(self, cache: Source, pack: Pack, **options: Unpack[PackOptions]) -> None:
+        _check_pack(pack)
+        for name in options:
+            if name in LoaderOptions.__annotations__ and name not in PackOptions.__annotations__:
+                raise ValueError(f"{name} with pack: leave it out; packs have {', '.join(PackOptions.__annotations__)}")
+        needed = [pack.column] if pack.labels is None else [pack.column, pack.labels]
+        for name in needed:
+            if (read := column_names(options.get("columns"))) is not None and name not in read:
+                raise ColumnError(f"pack: {name!r} is not among columns = {read}: add it there")
+        self._pack = pack
+        self._position = self._index = 0  # the window of the next step, and its number in the window
+        self._counts, self._checked = Counts(), False
+        self._lengths_merge: Merge | None = None
+        super().__init__(cache, global_batch_size=1, tail="keep", **options)
+        for name, table in itertools.product(needed, self._tables):
+            table.check_columns([name])
+            stored = table.described.schema.field(name).type
+            if not kind.is_list(stored) and not kind.is_large_list(stored):
+                raise ColumnError(f"pack: column {name!r} is {stored}: want a column of lists of numbers")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._cache.endpoint!r}, {self._pack!r}; epoch {self.epoch}, step {self._step})"
+
+    def _repr_html_(self) -> str:
+        shown = [("rows", f"{self._order.rows:,}"), ("pack", repr(self._pack)), ("seed", str(self._order.seed))]
+        return html_table(type(self).__name__, [*shown, ("position", f"epoch {self.epoch}, step {self._step}")])
+
+    def __len__(self) -> int:
+        """Raises TypeError: see count_steps."""
+        return self._uncounted()
+
+    @property
+    def steps(self) -> int:
+        """Raises TypeError: see count_steps."""
+        return self._uncounted()
+
+    @property
+    def counts(self) -> Counts:
+        """What became of the rows of all windows that this loader has begun: how many had no tokens, and how many were
+        too long and dropped, truncated or split."""
+        return self._counts
+
+    def count_steps(self) -> int:
+        """The number of steps of the current epoch, for schedules of learning rates. Reads all lengths and packs
+        them: about 5 s for a million rows."""
+        merge = self._merge_lengths()
+        try:
+            return sum(1 for _ in self._steps_of(merge, 0))
+        finally:
+            merge.stop()
+
+    def resize(self, world: World, step: int | None = None) -> None:
+        """Makes this process another rank of another number of ranks, from the next step on. See Loader.resize."""
+        check_resize(world, None, 1)
+        if step is not None:
+            raise ValueError(
+                f"step = {step}: the steps of packs are not numbered ahead: give a state to load_state_dict"
+            )
+        self._end()
+        self._world, self._resumed = world, True
+
+    def state_dict(self) -> dict[str, Any]:
+        """The current position as JSON-serializable values, the same on every rank. A step whose packs are not all
+        trained yet counts as returned: save after it."""
+        own, pack = super().state_dict(), self._pack
+        law = {"law": VERSION, "column": pack.column, "tokens": pack.tokens, "packs": pack.packs, "window": pack.window}
+        law |= {"multiple": pack.multiple, "quadratic": pack.quadratic, "long": pack.long}
+        position = {"position": self._position, "step": self._index, "steps": self._step}
+        return {name: value for name, value in own.items() if name not in _ROWS} | {"pack": law | position}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, allow: Sequence[str] = ()) -> None:
+        """Moves to a saved position. The state may come from any rank and any world size. Raises StateError if it does
+        not fit.
+
+        allow: ["pack"] to go on with other tokens, packs, window, multiple, quadratic or long, which a state allows
+        that was saved where a window begins: with the default window and at least 128 packs, any one.
+        """
+        check_state(state)
+        for name in allow:
+            if name != "pack":
+                raise ValueError(f"allow = {list(allow)!r}: want [] or ['pack']")
+        saved = state.get("pack")
+        if not isinstance(saved, Mapping):
+            raise StateError("state: pack is missing: it was saved by a loader without pack=; make the loader as then")
+        position, index, steps = (self._saved(saved, name) for name in ("position", "step", "steps"))
+        for name, value in self.state_dict()["pack"].items():
+            if name not in ("position", "step", "steps") and saved.get(name) != value:
+                differs = f"state: pack.{name} = {saved.get(name)!r}, but this loader has {value!r}"
+                _check_change(name, differs, index=index, allowed="pack" in allow)
+        base = super().state_dict()
+        rows = {name: base[name] for name in _ROWS} | {"next_step": position}
+        own_fields = {name: value for name, value in state.items() if name != "pack"}
+        checked = self._state().checked_position({**own_fields, **rows}, steps=self._order.rows)
+        self._end()
+        self._move(checked.epoch, steps)
+        self._position, self._index, self._checked = position, index, True
+        self._complete, self._resumed = 0 < self._order.rows == position, True
+
+    def seek(self, state: Mapping[str, Any]) -> None:
+        """As load_state_dict."""
+        self.load_state_dict(state)
+
+    @property
+    def _length(self) -> str:
+        """The column with the lengths of the rows."""
+        return f"length({self._pack.column})"
+
+    def _saved(self, saved: Mapping[str, Any], name: str) -> int:
+        value = saved.get(name)
+        if type(value) is not int or value < 0:
+            raise StateError(f"state: pack.{name} = {value!r}: want a whole number of at least 0")
+        return value
+
+    def _uncounted(self) -> NoReturn:
+        raise TypeError("the number of steps of packs depends on the lengths of all rows: call count_steps()")
+
+    def _move(self, epoch: int, step: int) -> None:
+        super()._move(epoch, step)
+        self._position = self._index = 0
+
+    def _passed(self, batch: Batch) -> None:
+        assert isinstance(batch, PackedBatch)
+        step = batch.planned.step
+        self._step, (self._position, self._index) = batch.step + 1, step.following
+        self._complete = self._position >= self._order.rows
+        self._counts = self._counts.plus(step.counts)
+
+    def _end(self) -> None:
+        if self._lengths_merge is not None:
+            self._lengths_merge.stop()
+            self._lengths_merge = None
+        super()._end()
+
+    def _takes(self, stop: Stop) -> bool:
+        """Rows of packs are always requested by number."""
+        return True
+
+    @property
+    def _tables(self) -> Sequence[Client]:
+        """The caches, or selections, whose rows are packed."""
+        return [cast("Client", self._cache)]
+
+    def _loader(self, **options: Any) -> Loader:
+        """A loader of the same rows."""
+        return Loader(self._cache, **options)
+
+    def _merge_lengths(self) -> Merge:
+        """Reads the lengths of all rows, in the order of the epoch."""
+        order, ahead = self._order, max(1, self._prefetch_bytes // _LENGTHS_SHARE)
+        own: dict[str, Any] = {"seed": order.seed, "shuffle": order.shuffle, "clump": order.clump}
+        reader = self._loader(columns=[self._length], global_batch_size=1, tail="keep", prefetch_bytes=ahead, **own)
+        reader.set_epoch(order.number)
+        return reader.merge(Share(), ahead, ahead)
+
+    def _steps_of(self, merge: Merge, position: int) -> Iterator[PackedStep]:
+        """The steps from the window on that begins at a position; merge reads the lengths."""
+
+        def lengths() -> Iterator[Int64Array]:
+            for block in merge.blocks(position):
+                yield block.rows.column(0).to_numpy()
+            raise DataCacheError("the loader was closed while it read")  # a packer asks for no rows after the last one
+
+        order = self._order
+        packer = Packer(self._pack, rows=order.rows, seed=order.seed, epoch=order.number, refused=self._refuse)
+        return packer.steps(position, lengths())
+
+    def _refuse(self, position: int, length: int, before: str = "") -> NoReturn:
+        pack = self._pack
+        limit = (
+            f"tokens = {pack.tokens}" if pack.long == "refuse" else f"the {pack.window_packs} packs of a window have"
+        )
+        if not before:
+            row = int(self._order.locate(self._order.rows_at(np.array([position], np.uint64)).view(np.int64))[1][0])
+            before = f"row {row}"
+        raise ColumnError(
+            f"column {pack.column!r}: {before} has {length} tokens, more than {limit}: give Pack a"
+            ' long="split", "truncate" or "drop", more tokens, or leave the row out with filter='
+        )
+
+    def _check_long(self, world: World) -> None:
+        """Refuses rows that are too long before the first step. Each rank looks at its part of the rows."""
+        if self._checked or self._pack.long != "refuse":
+            return
+        for cache in self._tables:
+            options: Any = {"columns": [self._length], "shuffle": False, "tail": "keep", "world": world}
+            with contextlib.closing(Loader(cache, global_batch_size=_CHECKED * world.size, **options)) as reader:
+                for batch in reader:
+                    lengths = batch.numpy()[self._length]
+                    if (over := np.flatnonzero(lengths > self._pack.tokens)).size:
+                        more = f"{len(over)} of {len(lengths)} rows are too long, of which row"
+                        self._refuse(0, int(lengths[over[0]]), f"{more} {batch.indices[over[0]]}")
+        self._checked = True
+
+    def _read(self, share: Share) -> Prefetcher:
+        self._check_long(World(share.rank, share.world))
+        order, pack, ready = self._order, self._pack, max(1, self._prefetch_bytes // _READY_SHARE)
+        lengths = self._lengths_merge = self._merge_lengths()
+        packed = itertools.islice(self._steps_of(lengths, self._position), self._index, None)
+        steps = RankSteps(packed, self._step, share)
+
+        def make_plan(feed: RowFeed) -> PackPlan:
+            return PackPlan(order, share, feed.info.placement, steps)
+
+        def make_batch(block: Any, index: int, step: int) -> PackedBatch:
+            return PackedBatch((order, share), pack, steps.pop(step), block, index, step)
+
+        merge = self.merge(share, self._prefetch_bytes // 2, ready, make_plan)
+        return Prefetcher(
+            order, share, merge, step=self._step, transform=None, ready_bytes=ready, timer=self._timer, make=make_batch
+        )
+
+
+def _check_pack(pack: Any) -> None:
+    if not isinstance(pack, Pack):
+        raise TypeError(f'pack = {pack!r}: want Pack("input_ids", tokens=8192, packs=512), or None')
+
+
+def _check_change(name: str, differs: str, *, index: int, allowed: bool) -> None:
+    """Raises StateError unless packs may change in this way, after `index` steps of a window."""
+    if name in ("law", "column"):
+        raise StateError(f"{differs}: make the loader with the saved one")
+    if not allowed:
+        raise StateError(f'{differs}: make the loader with the saved one, or load the state with allow=["pack"]')
+    if index:
+        raise StateError(
+            f"{differs}, and the state is within a window, after {index} of its steps: packs change between windows"
+        )
