@@ -25,6 +25,7 @@ import (
 	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/controller/podstate"
 	"github.com/kubeflow/datacache/controller/workload"
+	"github.com/kubeflow/datacache/internal/authority"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -74,7 +75,7 @@ func (e *arrowEngine) lacksSecret(ctx context.Context, dc *v1alpha1.DataCache, n
 
 // makeSecret writes the certificate of a new authority to the cache's status, then the Secret.
 func (e *arrowEngine) makeSecret(ctx context.Context, dc *v1alpha1.DataCache) error {
-	certificate, private, err := workload.NewAuthority(dc.Name, e.now())
+	certificate, private, err := authority.New(dc.Name, e.now())
 	if err != nil {
 		return err
 	}

@@ -12,11 +12,13 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
+	"github.com/kubeflow/datacache/internal/authority"
 	"github.com/kubeflow/datacache/internal/handshake"
 	"github.com/kubeflow/datacache/internal/reload"
 )
@@ -34,13 +36,13 @@ func (t TLS) server(log *slog.Logger) (*tls.Config, error) {
 	case t.Cert != "" && t.Authority != "":
 		return nil, errors.New("tls: a certificate and a CA to make one from: give one of both")
 	case t.Authority != "":
-		ca, err := reload.Open(t.Authority, parseAuthority)
+		ca, err := reload.Open(t.Authority, authority.Parse)
 		if err != nil {
 			return nil, fmt.Errorf("tls: load the cache's CA: %w", err)
 		}
-		names := leafNames(t.Names)
+		names := authority.Names(t.Names)
 		config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return ca.Fresh(lookEvery, log).server(names, time.Now())
+			return ca.Fresh(lookEvery, log).Server(names, time.Now())
 		}
 	case t.Cert != "":
 		pair, err := reload.OpenPair(t.Cert, t.Key)
@@ -57,14 +59,12 @@ func (t TLS) server(log *slog.Logger) (*tls.Config, error) {
 // client is the TLS configuration for connections to other servers of the cache.
 func (t TLS) client() (*tls.Config, error) {
 	if t.Authority != "" {
-		ca, err := reload.Open(t.Authority, parseAuthority)
+		ca, err := reload.Open(t.Authority, authority.Parse)
 		if err != nil {
 			return nil, fmt.Errorf("tls: load the cache's CA: %w", err)
 		}
-		return reload.ClientTLS(ServerName, func() (*x509.CertPool, error) {
-			pool := x509.NewCertPool()
-			pool.AddCert(ca.Fresh(0, slog.New(slog.DiscardHandler)).certificate)
-			return pool, nil
+		return reload.ClientTLS(authority.ServerName, func() (*x509.CertPool, error) {
+			return ca.Fresh(0, slog.New(slog.DiscardHandler)).Pool(), nil
 		}), nil
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
@@ -144,4 +144,16 @@ func (t TLS) Scheme() string {
 		return SchemeTLS
 	}
 	return SchemePlain
+}
+
+// Named returns the configuration with the hosts of addresses, host:port each, among the names of the certificate that the server makes.
+func (t TLS) Named(addresses ...string) TLS {
+	t.Names = slices.Clone(t.Names)
+	for _, address := range addresses {
+		host, _, err := net.SplitHostPort(address)
+		if ip := net.ParseIP(host); err == nil && (ip == nil || !ip.IsUnspecified()) {
+			t.Names = append(t.Names, host)
+		}
+	}
+	return t
 }

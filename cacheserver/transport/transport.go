@@ -39,7 +39,7 @@ type TLS struct {
 	CA   string // authorities for the certificates of peers; empty uses the system's roots
 
 	Authority string   // certificate and private key of the cache's own CA, instead of the other three
-	Names     []string // host names and addresses of the certificate made from it, in addition to ServerName, loopback and the host's own
+	Names     []string // host names and addresses of the certificate made from it, in addition to authority.ServerName, loopback and the host's own
 
 	// Plain says that the same port also takes plain text. TLS is then 1.3.
 	Plain bool

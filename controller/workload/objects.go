@@ -18,6 +18,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/internal/authority"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -177,6 +178,6 @@ func Secret(dc *v1alpha1.DataCache, key string, certificate, private []byte) *co
 		ObjectMeta: kube.Owned(dc, kube.SecretName(dc)),
 		Immutable:  new(true),
 		Type:       corev1.SecretTypeOpaque,
-		StringData: map[string]string{envSecret: key, authorityKey: joined(certificate, private)},
+		StringData: map[string]string{envSecret: key, authorityKey: string(authority.Join(certificate, private))},
 	}
 }

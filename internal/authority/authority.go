@@ -1,9 +1,11 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package transport
+// Package authority makes the CA of one cache, and the certificates of its servers.
+package authority
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -27,14 +29,53 @@ import (
 const ServerName = "datacache"
 
 const (
+	// life is how long a CA's certificate is valid.
+	life = 20 * 365 * 24 * time.Hour
 	// leafLife is how long a server's certificate is valid, and leafRenewed when the next one is made.
 	leafLife, leafRenewed = 7 * 24 * time.Hour, 24 * time.Hour
-	// leafSkew is how long before it is made a certificate is valid, for clients whose clock is behind.
-	leafSkew = time.Hour
+	// skew is how long before it is made a certificate is valid, for clients whose clock is behind.
+	skew = time.Hour
 )
 
-// authority is a CA of one cache, from which a server makes its certificate in memory. It is safe for concurrent use.
-type authority struct {
+// New makes a CA: its certificate, and its private key, both as PEM. name is for people.
+func New(name string, now time.Time) (certificate, key []byte, err error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make the authority's key: %w", err)
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return nil, nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{Organization: []string{"datacache"}, CommonName: name},
+		NotBefore: now.Add(-skew), NotAfter: now.Add(life),
+		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make the authority's certificate: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return nil, nil, fmt.Errorf("write the authority's key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+}
+
+// Join returns the file that servers read: certificate and key of a CA, as New returns them.
+func Join(certificate, key []byte) []byte { return bytes.Join([][]byte{certificate, key}, nil) }
+
+func newSerial() (*big.Int, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, fmt.Errorf("make a serial number: %w", err)
+	}
+	return serial, nil
+}
+
+// Authority is a CA of one cache, from which a server makes its certificate in memory. Parse returns one; it is safe for concurrent use.
+type Authority struct {
 	certificate *x509.Certificate
 	key         crypto.Signer
 
@@ -43,9 +84,9 @@ type authority struct {
 	renew time.Time
 }
 
-// parseAuthority parses PEM of a CA's certificate and of its private key, in any order.
-func parseAuthority(text []byte) (*authority, error) {
-	var a authority
+// Parse parses PEM of a CA's certificate and of its private key, in any order.
+func Parse(text []byte) (*Authority, error) {
+	var a Authority
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		var err error
 		switch block.Type {
@@ -76,9 +117,21 @@ func parseAuthority(text []byte) (*authority, error) {
 	return &a, nil
 }
 
-// server returns a certificate for the names, which are host names or addresses: the last one that was made, or a new one when that is a
+// PEM is the CA's certificate.
+func (a *Authority) PEM() string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw}))
+}
+
+// Pool has the CA's certificate alone.
+func (a *Authority) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.certificate)
+	return pool
+}
+
+// Server returns a certificate for the names, which are host names or addresses: the last one that was made, or a new one when that is a
 // day old.
-func (a *authority) server(names []string, now time.Time) (*tls.Certificate, error) {
+func (a *Authority) Server(names []string, now time.Time) (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.leaf != nil && now.Before(a.renew) {
@@ -88,12 +141,12 @@ func (a *authority) server(names []string, now time.Time) (*tls.Certificate, err
 	if err != nil {
 		return nil, err
 	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	serial, err := newSerial()
 	if err != nil {
 		return nil, err
 	}
 	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: ServerName}, NotBefore: now.Add(-leafSkew), NotAfter: now.Add(leafLife),
+		SerialNumber: serial, Subject: pkix.Name{CommonName: ServerName}, NotBefore: now.Add(-skew), NotAfter: now.Add(leafLife),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
 	}
 	for _, name := range names {
@@ -111,8 +164,8 @@ func (a *authority) server(names []string, now time.Time) (*tls.Certificate, err
 	return a.leaf, nil
 }
 
-// leafNames are the names of a server's certificate, with those given.
-func leafNames(given []string) []string {
+// Names are the names of a server's certificate: ServerName, those of loopback, the host's and those given.
+func Names(given []string) []string {
 	names := []string{ServerName, "localhost", "127.0.0.1", "::1"}
 	if host, err := os.Hostname(); err == nil {
 		names = append(names, host)
@@ -123,16 +176,4 @@ func leafNames(given []string) []string {
 		}
 	}
 	return names
-}
-
-// Named returns the configuration with the hosts of addresses, host:port each, among the names of the certificate that the server makes.
-func (t TLS) Named(addresses ...string) TLS {
-	t.Names = slices.Clone(t.Names)
-	for _, address := range addresses {
-		host, _, err := net.SplitHostPort(address)
-		if ip := net.ParseIP(host); err == nil && (ip == nil || !ip.IsUnspecified()) {
-			t.Names = append(t.Names, host)
-		}
-	}
-	return t
 }
