@@ -43,6 +43,8 @@ type arrowEngine struct {
 	keys     *issuer.Source
 	accesses sync.Map // workload.Access by types.NamespacedName of DataCaches, as applied
 	now      func() time.Time
+
+	objectCacheCA *copiedCA
 }
 
 var _ engine.Engine = (*arrowEngine)(nil)

@@ -125,6 +125,9 @@ func (e *arrowEngine) accessOf(ctx context.Context, dc *v1alpha1.DataCache) (acc
 			own = before.Issuers[at]
 		}
 	}
+	if dc.Spec.Arrow.ObjectCache != nil {
+		access.ObjectCacheCA = e.objectCacheCA.current(ctx, before.ObjectCacheCA)
+	}
 	access.Issuers, _ = issuer.All(own, dc.Spec.Access.Issuers) // accessConditions have the error
 	return access, nil
 }

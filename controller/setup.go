@@ -9,6 +9,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,8 +61,9 @@ type Options struct {
 	Namespace string
 	// ObjectCacheURL is the URL of the object cache for caches that use one; empty: the Service of manifests/object-cache.
 	ObjectCacheURL string
-	// ObjectCacheCA is the name of a ConfigMap in the DataCaches' namespaces whose key ca.crt has the authorities of the object cache's
-	// certificates, as PEM; empty: those of the image.
+	// ObjectCacheCA is the name of a ConfigMap whose key ca.crt has the authorities of the object cache's certificates, as PEM: NAMESPACE/NAME,
+	// of which caches get a copy, or NAME, which must be in the DataCaches' namespaces. Empty: those of the image, or, without ObjectCacheURL,
+	// the ConfigMap that the object cache of manifests/object-cache keeps.
 	ObjectCacheCA string
 	// ClusterDomain is the cluster's DNS domain, with which names of Services end; empty: cluster.local.
 	ClusterDomain string
@@ -115,7 +117,8 @@ func (o *Options) complete() error {
 		o.Gate.Image = o.Image
 	}
 	if o.ObjectCacheURL == "" {
-		o.ObjectCacheURL = "http://datacache-object-cache.datacache-object-cache.svc"
+		o.ObjectCacheURL = "https://datacache-object-cache.datacache-object-cache.svc"
+		o.ObjectCacheCA = cmp.Or(o.ObjectCacheCA, "datacache-object-cache/datacache-object-cache-ca")
 	}
 	if o.ClusterDomain == "" {
 		o.ClusterDomain = "cluster.local"
@@ -263,7 +266,7 @@ func (o *Options) arrow(k kube.Applier, events *podstate.Warnings, keys *issuer.
 		Applier: k, server: workload.Server{Image: o.Image, Policy: o.Gate.ImagePullPolicy, Secrets: o.Gate.ImagePullSecrets, ObjectCacheURL: o.ObjectCacheURL, ObjectCacheCA: o.ObjectCacheCA, ClusterDomain: o.ClusterDomain, Traces: o.TracesEnv},
 		watchers: append([]networkingv1.NetworkPolicyPeer{workload.FromNamespaces(o.Namespace)}, o.MetricsFrom...),
 		heads:    heads{o.Dial, headTimeout}, warnings: events,
-		readers: o.Readers, noAnyone: o.NoAnyone, keys: keys, now: o.Now,
+		readers: o.Readers, noAnyone: o.NoAnyone, keys: keys, now: o.Now, objectCacheCA: newCopiedCA(o.ObjectCacheCA, k.Live, o.Now),
 	}
 }
 

@@ -35,8 +35,8 @@ func (f *mirrorFlags) check() error {
 	return nil
 }
 
-// start serves mirrors until p ends. opened is called when the object cache serves: it names the mirror to containerd.
-func (f *mirrorFlags) start(p *process, o mirror.Options) (opened func() error, err error) {
+// start serves mirrors until p ends. opened is called when the object cache serves: it names the mirror to containerd. secured is nil without TLS.
+func (f *mirrorFlags) start(p *process, secured *security, o mirror.Options) (opened func() error, err error) {
 	if f.file == "" {
 		return func() error { return nil }, nil
 	}
@@ -61,22 +61,47 @@ func (f *mirrorFlags) start(p *process, o mirror.Options) (opened func() error, 
 	})
 	return func() error {
 		address := opshttp.Reachable(on.Addr())
-		fmt.Printf("mirrors http://%s\n", address)
+		scheme := "http"
+		if secured != nil {
+			scheme = "https"
+		}
+		fmt.Printf("mirrors %s://%s\n", scheme, address)
 		if f.hosts == "" {
 			return nil
 		}
-		_, port, err := net.SplitHostPort(address)
-		if err != nil {
-			return err
-		}
-		remove, err := hosts.Write(f.hosts, "http://"+net.JoinHostPort("127.0.0.1", port))
-		if err != nil {
-			return fmt.Errorf("--write-hosts: %w", err)
-		}
-		p.Go(func() error {
-			<-p.ctx.Done()
-			return remove()
-		})
-		return nil
+		return f.nameTo(p, scheme, address, secured)
 	}, nil
+}
+
+// nameTo names the mirror to containerd until p ends.
+func (f *mirrorFlags) nameTo(p *process, scheme, address string, secured *security) error {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	write := func(authorities string) (remove func() error, err error) {
+		remove, err = hosts.Write(f.hosts, scheme+"://"+net.JoinHostPort("127.0.0.1", port), authorities)
+		if err != nil {
+			return nil, fmt.Errorf("--write-hosts: %w", err)
+		}
+		return remove, nil
+	}
+	authorities := ""
+	if secured != nil {
+		authorities = secured.authorities()
+		secured.watch(p, func(now string) {
+			if _, err := write(now); err != nil {
+				p.log.Error("containerd has the mirror's authorities of before", "error", err)
+			}
+		})
+	}
+	remove, err := write(authorities)
+	if err != nil {
+		return err
+	}
+	p.Go(func() error {
+		<-p.ctx.Done()
+		return remove()
+	})
+	return nil
 }

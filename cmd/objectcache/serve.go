@@ -128,8 +128,11 @@ func (f *serveFlags) check() (err error) {
 			return fmt.Errorf("--part-size: %w, or 0", err)
 		}
 	}
-	if f.tls.cert != "" && f.tls.name == "" && !f.standalone {
-		f.tls.name = f.kube.Service + "." + f.kube.Namespace + ".svc"
+	switch {
+	case !f.standalone:
+		f.tls.complete(f.kube.Service, f.kube.Namespace)
+	case f.tls.secret != "":
+		return errors.New("--tls-authority-secret: is not for --standalone: give --tls-authority")
 	}
 	if err := errors.Join(f.tls.check(), f.mirrors.check(), f.xds.check(f.tls)); err != nil {
 		return err
@@ -182,19 +185,23 @@ func (f *serveFlags) run(ctx context.Context, log *slog.Logger) error {
 	defer func() { _ = objects.Close() }() // unlocks the folder before the process ends
 	debug.SetMemoryLimit(f.memoryBytes)    // the garbage collector works harder before the process exceeds it
 	members := router.New(f.name)
-	reviewer, watchMembers, err := f.join(p)
+	reviewer, watchMembers, cluster, err := f.join(p)
 	if err != nil {
 		return err
 	}
-	secured, control, err := f.secure(p)
+	secured, err := f.tls.load(p, cluster)
+	if err != nil {
+		return err
+	}
+	control, err := f.control(p, secured)
 	if err != nil {
 		return err
 	}
 	server := serve.New(serve.Config{
-		Memory: budget.New(f.memoryBytes/2 - ownMemory), Fixed: f.standalone && f.peersFile == "", TLS: secured, PartSize: f.partBytes, Collectors: control.collectors(),
+		Memory: budget.New(f.memoryBytes/2 - ownMemory), Fixed: f.standalone && f.peersFile == "", TLS: secured.config(), PartSize: f.partBytes, Collectors: control.collectors(),
 		Store: objects, Buckets: config.Get, BucketsRejected: config.Rejected, Reviewer: reviewer, Router: members, Grace: f.grace, Log: log,
 	})
-	opened, err := f.mirrors.start(p, mirror.Options{
+	opened, err := f.mirrors.start(p, secured, mirror.Options{
 		Store: objects, Buckets: config.Get, Router: members, Objects: server, Log: log,
 	})
 	if err != nil {
@@ -211,7 +218,7 @@ func (f *serveFlags) run(ctx context.Context, log *slog.Logger) error {
 		})
 		return nil
 	})
-	err = f.open(p, server, objects, joined, func() error {
+	err = f.open(p, secured, server, objects, joined, func() error {
 		watch(p, config, func(c buckets.Config) { objects.SetLimits(f.limits(c)) }) // not before the store is scanned
 		return opened()
 	})
@@ -222,7 +229,7 @@ func (f *serveFlags) run(ctx context.Context, log *slog.Logger) error {
 }
 
 // open serves, objects when they are listed and others have said what changed. opened is called then.
-func (f *serveFlags) open(p *process, server *serve.Server, objects *store.Store, joined <-chan struct{}, opened func() error) error {
+func (f *serveFlags) open(p *process, secured *security, server *serve.Server, objects *store.Store, joined <-chan struct{}, opened func() error) error {
 	data, err := p.listen("--listen", f.listen)
 	if err != nil {
 		return err
@@ -234,6 +241,7 @@ func (f *serveFlags) open(p *process, server *serve.Server, objects *store.Store
 	p.Go(func() error { return server.ServeOps(p.ctx, looks) })
 	p.Go(func() error { return server.Serve(p.ctx, data) })
 	p.Go(func() error {
+		secured.await(p, server.Wait)
 		if err := prepare(p.ctx, server, objects, joined); err != nil || p.ctx.Err() != nil {
 			return err
 		}
@@ -272,36 +280,36 @@ func prepare(ctx context.Context, server *serve.Server, objects *store.Store, jo
 // change, until ctx ends.
 type watchMembers func(ctx context.Context, changed func(ready []router.Member, hosts []string))
 
-// join returns the reviewer of tokens and a function that watches the members that share the keys.
-func (f *serveFlags) join(p *process) (identity.Reviewer, watchMembers, error) {
+// join returns the reviewer of tokens and a function that watches the members that share the keys, and the client of the cluster, nil without one.
+func (f *serveFlags) join(p *process) (identity.Reviewer, watchMembers, *kube.Client, error) {
 	if !f.standalone {
 		kube.LogTo(p.log)
 		client, err := kube.New(f.kube)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
-		return client, client.Watch, nil
+		return client, client.Watch, client, nil
 	}
 	tokens, err := reload.Open(f.tokens, identity.ParseTokens)
 	if err != nil {
-		return nil, nil, fmt.Errorf("--tokens: %w", err)
+		return nil, nil, nil, fmt.Errorf("--tokens: %w", err)
 	}
 	watch(p, tokens, func(identity.Tokens) {})
 	if f.peersFile == "" {
 		peers, err := f.parsePeers()
-		return identity.Static(tokens.Get), func(_ context.Context, changed func([]router.Member, []string)) { changed(peers, hostsOf(peers)) }, err
+		return identity.Static(tokens.Get), func(_ context.Context, changed func([]router.Member, []string)) { changed(peers, hostsOf(peers)) }, nil, err
 	}
 	peers, err := reload.Open(f.peersFile, router.Parse)
 	if err != nil {
-		return nil, nil, fmt.Errorf("--peers: %w", err)
+		return nil, nil, nil, fmt.Errorf("--peers: %w", err)
 	}
 	if !router.Contains(peers.Get(), f.name) {
-		return nil, nil, fmt.Errorf("--peers: %s does not name this one, which is %q: add it, or set --name", f.peersFile, f.name)
+		return nil, nil, nil, fmt.Errorf("--peers: %s does not name this one, which is %q: add it, or set --name", f.peersFile, f.name)
 	}
 	return identity.Static(tokens.Get), func(ctx context.Context, changed func([]router.Member, []string)) {
 		changed(peers.Get(), hostsOf(peers.Get()))
 		peers.Watch(ctx, lookEvery, p.log, func(now []router.Member) { changed(now, hostsOf(now)) })
-	}, nil
+	}, nil, nil
 }
 
 // parsePeers returns the members of --peer.

@@ -16,7 +16,6 @@ import (
 	"github.com/kubeflow/datacache/internal/command"
 	"github.com/kubeflow/datacache/internal/reload"
 	"github.com/kubeflow/datacache/objectcache/router"
-	"github.com/kubeflow/datacache/objectcache/serve"
 	"github.com/kubeflow/datacache/objectcache/xds"
 )
 
@@ -27,7 +26,7 @@ func (f *xdsFlags) register(flags *pflag.FlagSet, env command.Env) {
 	flags.StringVar(&f.listen, "xds", env("XDS_LISTEN"), "host:port that serves Envoy's configuration over xDS; empty: none (env XDS_LISTEN)")
 	flags.StringVar(&f.envoy, "xds-envoy", env.Or("XDS_ENVOY", "0.0.0.0:10000"), "IP:port where Envoys accept clients, the same at all object caches (env XDS_ENVOY)")
 	flags.StringVar(&f.envoyCert, "xds-envoy-cert", env("XDS_ENVOY_CERT"),
-		"with --tls-cert: file in Envoys' file system, an SDS resource \"objects\" with the certificate for their clients; empty: no TLS there (env XDS_ENVOY_CERT)")
+		"with TLS for objects: file in Envoys' file system, an SDS resource \"objects\" with the certificate for their clients; empty: no TLS there (env XDS_ENVOY_CERT)")
 	flags.StringVar(&f.cert, "xds-tls-cert", env("XDS_TLS_CERT"), "PEM file of the certificate for --xds; read again when it changes; empty: no TLS (env XDS_TLS_CERT)")
 	flags.StringVar(&f.key, "xds-tls-key", env("XDS_TLS_KEY"), "PEM file of its key (env XDS_TLS_KEY)")
 	flags.StringVar(&f.clientCA, "xds-tls-client-ca", env("XDS_TLS_CLIENT_CA"), "PEM file of the authorities of xDS clients' certificates; read again when it changes; empty: clients need none (env XDS_TLS_CLIENT_CA)")
@@ -42,8 +41,8 @@ func (f *xdsFlags) check(objects tlsFlags) error {
 		return nil
 	}
 	switch {
-	case objects.cert == "" && f.envoyCert != "":
-		return errors.New("--tls-cert: missing, --xds-envoy-cert wants it")
+	case !objects.enabled() && f.envoyCert != "":
+		return errors.New("--tls-cert: missing, --xds-envoy-cert wants it, or a CA (--tls-authority)")
 	case f.cert == "" && (f.key != "" || f.clientCA != ""):
 		return errors.New("--xds-tls-cert: missing, --xds-tls-key and --xds-tls-client-ca want it")
 	case f.cert != "" && f.key == "":
@@ -64,39 +63,32 @@ func (f *xdsFlags) listener() (netip.AddrPort, error) {
 // control is an xDS server; nil without --xds.
 type control struct{ *xds.Server }
 
-// secure returns the TLS configuration of the port for objects, and starts the xDS server, which has no members yet; each is nil without
-// its flags.
-func (f *serveFlags) secure(p *process) (*serve.TLS, *control, error) {
-	secured, roots, err := f.tls.load(p.log)
-	if err != nil {
-		return nil, nil, err
-	}
-	var started *control
-	if secured != nil {
-		defer func() { watch(p, roots, func(authorities) { started.refresh() }) }()
-	}
+// control starts the xDS server, which has no members yet; nil without its flags. secured is TLS on the port for objects, or nil.
+func (f *serveFlags) control(p *process, secured *security) (*control, error) {
 	if f.xds.listen == "" {
-		return secured, nil, nil
+		return nil, nil //nolint:nilnil // running without xDS is valid
 	}
 	cfg := xds.Config{Log: p.log}
 	if secured != nil {
-		cfg.Objects = &xds.ObjectTLS{
-			Authorities: func() string { return roots.Get().pem }, ServerName: f.tls.name, EnvoyCertificate: f.xds.envoyCert,
-		}
+		cfg.Objects = &xds.ObjectTLS{Authorities: secured.authorities, ServerName: secured.ServerName, EnvoyCertificate: f.xds.envoyCert}
 	}
+	var err error
 	if cfg.Listener, err = f.xds.listener(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if cfg.TLS, err = f.xds.tls(p); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	on, err := p.listen("--xds", f.xds.listen)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	started = &control{xds.New(cfg)}
+	started := &control{xds.New(cfg)}
+	if secured != nil {
+		secured.watch(p, func(string) { started.Refresh() })
+	}
 	p.Go(func() error { return started.Serve(p.ctx, on) })
-	return secured, started, nil
+	return started, nil
 }
 
 // tls returns the xDS server's TLS configuration, nil without TLS.
@@ -124,13 +116,6 @@ func (f *xdsFlags) tls(p *process) (*tls.Config, error) {
 			return c, nil
 		},
 	}, nil
-}
-
-// refresh publishes changed authorities; c may be nil.
-func (c *control) refresh() {
-	if c != nil {
-		c.Refresh()
-	}
 }
 
 // setMembers publishes the members; c may be nil.

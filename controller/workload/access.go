@@ -24,6 +24,9 @@ type Access struct {
 	Namespaces []string               `json:"namespaces"`
 	Accounts   []string               `json:"accounts,omitempty"`
 	Issuers    []Issuer               `json:"issuers,omitempty"`
+
+	// ObjectCacheCA is not in the file but beside it: the certificates, PEM, by which the servers verify the object cache; "": unknown.
+	ObjectCacheCA string `json:"-"`
 }
 
 // Issuer is who signs tokens, and the JSON Web Key Set with which they are checked. Without Audience it is the cluster; with it an OpenID provider,
@@ -37,11 +40,12 @@ type Issuer struct {
 }
 
 const (
-	accessKey     = "ACCESS"
-	accessVolume  = "access"
-	accessMount   = "/etc/datacache/access"
-	accessFile    = "access.json"
-	authorityFile = "authority.pem"
+	accessKey      = "ACCESS"
+	objectCacheKey = "OBJECT_CACHE_CA"
+	accessVolume   = "access"
+	accessMount    = "/etc/datacache/access"
+	accessFile     = "access.json"
+	authorityFile  = "authority.pem"
 )
 
 // AccessConfig is the ConfigMap with the file. It is not the one with the settings, all of which heads get as variables, whose size is limited.
@@ -50,15 +54,20 @@ func AccessConfig(dc *v1alpha1.DataCache, access Access) *corev1.ConfigMap {
 	if err != nil {
 		panic(err) // keys come from JSON, and texts can always be encoded
 	}
-	return &corev1.ConfigMap{ObjectMeta: kube.Owned(dc, kube.AccessName(dc.Name)), Data: map[string]string{accessKey: string(text)}}
+	data := map[string]string{accessKey: string(text)}
+	if access.ObjectCacheCA != "" {
+		data[objectCacheKey] = access.ObjectCacheCA
+	}
+	return &corev1.ConfigMap{ObjectMeta: kube.Owned(dc, kube.AccessName(dc.Name)), Data: data}
 }
 
-// AccessIn returns the file that the ConfigMap has; the zero value if it has none.
+// AccessIn returns what the ConfigMap has; the zero value of the file if it has none.
 func AccessIn(config *corev1.ConfigMap) Access {
 	var access Access
 	if json.Unmarshal([]byte(config.Data[accessKey]), &access) != nil {
-		return Access{} // somebody changed it, and it is about to be written anew
+		access = Access{} // somebody changed it, and it is about to be written anew
 	}
+	access.ObjectCacheCA = config.Data[objectCacheKey]
 	return access
 }
 

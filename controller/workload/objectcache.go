@@ -4,9 +4,12 @@
 package workload
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/kube"
 )
 
 const (
@@ -16,7 +19,7 @@ const (
 	objectCacheAudience = "datacache-object-cache"
 	// objectCacheExpiry is the lifetime of a token in seconds; the kubelet renews it after 80 % of that.
 	objectCacheExpiry = 3600
-	// objectCacheCAKey is the key of the ConfigMap of authorities, and the file's name in the volume.
+	// objectCacheCAKey is the key of a ConfigMap of authorities, and the file's name in the volume.
 	objectCacheCAKey = "ca.crt"
 )
 
@@ -38,9 +41,13 @@ func readThrough(dc *v1alpha1.DataCache, server Server, container *corev1.Contai
 	}}}
 	if server.ObjectCacheCA != "" {
 		container.Env = append(container.Env, variable(envObjectCacheCA, objectCacheMount+"/"+objectCacheCAKey))
+		name, key := server.ObjectCacheCA, objectCacheCAKey
+		if strings.Contains(name, "/") { // of another namespace: the cache's own ConfigMap has a copy
+			name, key = kube.AccessName(dc.Name), objectCacheKey
+		}
 		sources = append(sources, corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{
-			LocalObjectReference: corev1.LocalObjectReference{Name: server.ObjectCacheCA},
-			Items:                []corev1.KeyToPath{{Key: objectCacheCAKey, Path: objectCacheCAKey}},
+			LocalObjectReference: corev1.LocalObjectReference{Name: name},
+			Items:                []corev1.KeyToPath{{Key: key, Path: objectCacheCAKey}},
 			Optional:             new(true), // without it the table is read from its bucket
 		}})
 	}

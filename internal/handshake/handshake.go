@@ -41,6 +41,25 @@ func (p *peeked) Read(to []byte) (int, error) {
 	return n, nil
 }
 
+// NetConn returns the connection below, as of tls.Conn.
+func (p *peeked) NetConn() net.Conn { return p.Conn }
+
+// ReadFrom implements io.ReaderFrom: a connection that sends files by sendfile still does.
+func (p *peeked) ReadFrom(from io.Reader) (int64, error) {
+	if to, ok := p.Conn.(io.ReaderFrom); ok {
+		return to.ReadFrom(from)
+	}
+	return io.Copy(struct{ io.Writer }{p.Conn}, from)
+}
+
+// CloseWrite ends what is sent, if the connection below can; package http does so before it closes a connection.
+func (p *peeked) CloseWrite() error {
+	if to, ok := p.Conn.(interface{ CloseWrite() error }); ok {
+		return to.CloseWrite()
+	}
+	return nil
+}
+
 // logEvery is the minimum time between two lines of the log: clients decide how many handshakes fail.
 const logEvery = time.Second
 

@@ -6,7 +6,6 @@ package budget
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"net"
 	"net/http"
 	"sync"
@@ -84,11 +83,8 @@ func (l *Listener) closeIdle() bool {
 
 // NoteState is the server's ConnState.
 func (l *Listener) NoteState(of net.Conn, state http.ConnState) {
-	if secured, ok := of.(*tls.Conn); ok {
-		of = secured.NetConn()
-	}
-	c, ok := of.(*conn)
-	if !ok {
+	c := below(of)
+	if c == nil {
 		return
 	}
 	l.mu.Lock()
@@ -99,6 +95,37 @@ func (l *Listener) NoteState(of net.Conn, state http.ConnState) {
 		return
 	}
 	delete(l.idle, c)
+}
+
+type connKey struct{}
+
+// Context is the server's ConnContext, for Handler.
+func (l *Listener) Context(ctx context.Context, of net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, below(of))
+}
+
+// Handler returns a handler that says to a request's connection that its header has come whole, which a connection of TLS can't see.
+func (l *Listener) Handler(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c, _ := r.Context().Value(connKey{}).(*conn); c != nil {
+			c.endHeader()
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// below returns the connection of a Listener that is below one of TLS or another; nil if there is none.
+func below(of net.Conn) *conn {
+	for {
+		if c, ok := of.(*conn); ok {
+			return c
+		}
+		over, ok := of.(interface{ NetConn() net.Conn })
+		if !ok {
+			return nil
+		}
+		of = over.NetConn()
+	}
 }
 
 // conn is a connection that takes memory for what it has read of a request. It has all of TCPConn's methods, so that files are sent by
@@ -153,6 +180,13 @@ func (c *conn) take(n int64) bool {
 	}
 	c.held += n
 	return true
+}
+
+// endHeader notes that the rest of the request is its body.
+func (c *conn) endHeader() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.isBody = true
 }
 
 // reset returns the memory of the header of the request that ended.

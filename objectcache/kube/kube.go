@@ -1,10 +1,10 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube reviews tokens and watches the endpoints of the object caches at a Kubernetes API server.
+// Package kube reviews tokens, watches the endpoints of the object caches and keeps their authority at a Kubernetes API server.
 //
 // It is the only package of the object cache that imports Kubernetes (docs/adr/0010-object-cache.md). It uses client-go's
-// transport and informer with a scheme of two API groups and no typed clients.
+// transport and informer with a scheme of three API groups and no typed clients.
 package kube
 
 import (
@@ -18,6 +18,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -44,8 +45,8 @@ type Config struct {
 
 // Client is a client of one API server and an identity.Reviewer. Create it with New; it may be shared.
 type Client struct {
-	cfg               Config
-	reviews, endpoint rest.Interface
+	cfg                     Config
+	reviews, endpoint, core rest.Interface
 }
 
 var _ identity.Reviewer = (*Client)(nil)
@@ -62,14 +63,17 @@ func New(cfg Config) (*Client, error) {
 	// New tokens come in bursts, when jobs start; each is reviewed at most once a minute.
 	how.QPS, how.Burst = 200, 400
 	scheme := runtime.NewScheme()
-	if err := errors.Join(authenticationv1.AddToScheme(scheme), discoveryv1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(authenticationv1.AddToScheme(scheme), discoveryv1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
 	c := &Client{cfg: cfg}
 	if c.reviews, err = clientFor(how, scheme, authenticationv1.SchemeGroupVersion); err != nil {
 		return nil, err
 	}
-	c.endpoint, err = clientFor(how, scheme, discoveryv1.SchemeGroupVersion)
+	if c.endpoint, err = clientFor(how, scheme, discoveryv1.SchemeGroupVersion); err != nil {
+		return nil, err
+	}
+	c.core, err = clientFor(how, scheme, corev1.SchemeGroupVersion)
 	return c, err
 }
 
@@ -84,6 +88,9 @@ func clientFor(how *rest.Config, scheme *runtime.Scheme, group schema.GroupVersi
 	metav1.AddToGroupVersion(scheme, group)
 	cfg := rest.CopyConfig(how)
 	cfg.APIPath, cfg.GroupVersion = "/apis", &group
+	if group.Group == "" {
+		cfg.APIPath = "/api"
+	}
 	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	return rest.RESTClientFor(cfg)
 }

@@ -19,6 +19,7 @@ type metrics struct {
 	registry      *prometheus.Registry
 	requests      *prometheus.CounterVec
 	reviewSeconds *prometheus.HistogramVec
+	badHandshakes prometheus.Counter
 }
 
 func newMetrics(cfg Config, t *Traffic) *metrics {
@@ -30,11 +31,12 @@ func newMetrics(cfg Config, t *Traffic) *metrics {
 		reviewSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "review_seconds", Help: "Time that questions after a token's owner took, by outcome (known, unknown, failed).",
 		}, []string{labelOutcome}),
+		badHandshakes: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "tls_handshakes_failed_total", Help: "TLS handshakes of clients that failed."}),
 	}
 	for _, outcome := range []string{ownerKnown, ownerUnknown, outcomeFailed} { // at 0: Prometheus does not see an increase that makes a series
 		m.reviewSeconds.WithLabelValues(outcome)
 	}
-	m.registry.MustRegister(m.requests, m.reviewSeconds, collector{cfg, t},
+	m.registry.MustRegister(m.requests, m.reviewSeconds, m.badHandshakes, collector{cfg, t},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.registry.MustRegister(cfg.Collectors...)
 	return m

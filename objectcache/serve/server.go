@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/kubeflow/datacache/internal/handshake"
 	"github.com/kubeflow/datacache/internal/identity"
 	"github.com/kubeflow/datacache/internal/opshttp"
 	"github.com/kubeflow/datacache/internal/webpage"
@@ -108,7 +109,7 @@ func (s *Server) Status() any {
 
 // Serve serves objects on the listener until ctx ends; running requests then have Config.Grace to finish. It closes the listener.
 func (s *Server) Serve(ctx context.Context, on net.Listener) error {
-	if err := s.serveHTTP(ctx, on, s, s.cfg.TLS); err != nil {
+	if err := s.serveHTTP(ctx, on, s); err != nil {
 		return fmt.Errorf("objects: %w", err)
 	}
 	return nil
@@ -116,17 +117,18 @@ func (s *Server) Serve(ctx context.Context, on net.Listener) error {
 
 // ServeMirrors is Serve for a handler of clients of mirrors, who share the limits and the memory of clients of objects.
 func (s *Server) ServeMirrors(ctx context.Context, on net.Listener, handler http.Handler) error {
-	if err := s.serveHTTP(ctx, on, handler, nil); err != nil {
+	if err := s.serveHTTP(ctx, on, handler); err != nil {
 		return fmt.Errorf("mirrors: %w", err)
 	}
 	return nil
 }
 
-func (s *Server) serveHTTP(ctx context.Context, on net.Listener, handler http.Handler, secured *TLS) error {
+func (s *Server) serveHTTP(ctx context.Context, on net.Listener, handler http.Handler) error {
 	counted := s.cfg.Memory.Listen(on, headerBytes)
-	server := s.newHTTP(handler)
-	server.ConnState = counted.NoteState
-	return opshttp.ServeGracefully(ctx, server, secured.listener(counted), s.cfg.Grace)
+	server := s.newHTTP(counted.Handler(s.cfg.TLS.handler(handler)))
+	server.ConnState, server.ConnContext = counted.NoteState, counted.Context
+	failures := &handshake.Failures{Count: s.metrics.badHandshakes.Inc, Log: s.cfg.Log}
+	return opshttp.ServeGracefully(ctx, server, s.cfg.TLS.listener(counted, s.limits, failures), s.cfg.Grace)
 }
 
 func (s *Server) newHTTP(handler http.Handler) *http.Server {

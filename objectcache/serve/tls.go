@@ -7,25 +7,45 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net"
+	"net/http"
 
+	"github.com/kubeflow/datacache/internal/handshake"
 	"github.com/kubeflow/datacache/internal/reload"
 )
 
-// TLS configures TLS on the port for objects, for clients and between object caches. Its functions return the current values.
+// TLS configures TLS on the ports for objects and for mirrors, for clients and between object caches. Its functions return the current values.
 type TLS struct {
-	Certificate func() *tls.Certificate
-	Roots       func() *x509.CertPool // to verify other object caches' certificates
-	ServerName  string                // the name in other object caches' certificates
+	Certificate func() (*tls.Certificate, error)
+	Roots       func() (*x509.CertPool, error) // to verify other object caches' certificates
+	ServerName  string                         // the name in other object caches' certificates
+	// Plain says that requests in plain text are answered too. They are refused otherwise, with a sentence that says so.
+	Plain bool
 }
 
 // listener wraps a listener of connections; t may be nil.
-func (t *TLS) listener(on net.Listener) net.Listener {
+func (t *TLS) listener(on net.Listener, l limits, failures *handshake.Failures) net.Listener {
 	if t == nil {
 		return on
 	}
-	return tls.NewListener(on, &tls.Config{
+	return handshake.Listen(on, &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return t.Certificate(), nil },
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return t.Certificate() },
+	}, l.header, failures)
+}
+
+// handler refuses requests in plain text, unless they are allowed; t may be nil.
+func (t *TLS) handler(h http.Handler) http.Handler {
+	if t == nil || t.Plain {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS == nil {
+			w.Header().Set("Connection", "close") // the body is not read
+			http.Error(w, "this object cache takes TLS only: use https://, with the certificate of its authority "+
+				"(on Kubernetes ca.crt of the ConfigMap datacache-object-cache-ca), or start it with --plain-text", http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
 	})
 }
 
@@ -34,5 +54,5 @@ func (t *TLS) client() *tls.Config {
 	if t == nil {
 		return nil
 	}
-	return reload.ClientTLS(t.ServerName, func() (*x509.CertPool, error) { return t.Roots(), nil })
+	return reload.ClientTLS(t.ServerName, t.Roots)
 }

@@ -326,7 +326,7 @@ func TestEnvoyOverTLS(t *testing.T) {
 		}
 		return file
 	}
-	issue := func(a *authority, serial int64, name string) (certFile, keyFile string) {
+	issue := func(a *signer, serial int64, name string) (certFile, keyFile string) {
 		t.Helper()
 		cert, key := a.issue(t, serial)
 		return replace(name+".crt", cert), replace(name+".key", key)

@@ -21,20 +21,20 @@ import (
 	"time"
 )
 
-// authority is a CA that issues certificates for the name "cache".
-type authority struct {
+// signer is a CA that issues certificates for the name "cache".
+type signer struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	pem  string
 }
 
-func newAuthority(t *testing.T) *authority {
+func newAuthority(t *testing.T) *signer {
 	t.Helper()
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
 	}
-	a := &authority{key: newKey(t)}
+	a := &signer{key: newKey(t)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &a.key.PublicKey, a.key)
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func encodePEM(kind string, der []byte) string {
 }
 
 // issue creates a certificate and its key, as PEM.
-func (a *authority) issue(t *testing.T, serial int64) (cert, key string) {
+func (a *signer) issue(t *testing.T, serial int64) (cert, key string) {
 	t.Helper()
 	private := newKey(t)
 	template := &x509.Certificate{

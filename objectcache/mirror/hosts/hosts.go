@@ -19,13 +19,21 @@ const mark = "# Written by datacache's object cache, which removes this file whe
 // Folder returns the folder in DIR to which Write writes.
 func Folder(dir string) string { return filepath.Join(dir, "_default") }
 
+// caName is the name of the file with the authorities of the mirror's certificate, beside hosts.toml.
+const caName = "datacache-ca.crt"
+
 // Write writes DIR/_default/hosts.toml, which makes containerd ask the mirror at url before the registries of all images that have no
-// folder of their own in DIR (containerd's docs/hosts.md). There is no "server" in it, so the registries remain. A file that Write did
-// not write is an error and stays. remove removes the file, unless something else was written there since.
-func Write(dir, url string) (remove func() error, err error) {
+// folder of their own in DIR (containerd's docs/hosts.md). There is no "server" in it, so the registries remain. authorities, PEM, are those of
+// the mirror's certificate; empty for a URL in plain text. A hosts.toml that Write did
+// not write is an error and stays. remove removes what was written, unless something else was written there since.
+func Write(dir, url, authorities string) (remove func() error, err error) {
 	folder := Folder(dir)
 	path := filepath.Join(folder, "hosts.toml")
-	text := []byte(mark + fmt.Sprintf("[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n  dial_timeout = \"1s\"\n", url))
+	lines := fmt.Sprintf("[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n  dial_timeout = \"1s\"\n", url)
+	if authorities != "" {
+		lines += fmt.Sprintf("  ca = %q\n", caName) // in the same folder, whose name may be another one for containerd
+	}
+	text := []byte(mark + lines)
 	old, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -35,6 +43,11 @@ func Write(dir, url string) (remove func() error, err error) {
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil { //nolint:gosec // containerd's folder is readable by all
 		return nil, err
+	}
+	if authorities != "" {
+		if err := replace(filepath.Join(folder, caName), []byte(authorities)); err != nil {
+			return nil, err
+		}
 	}
 	if err := replace(path, text); err != nil {
 		return nil, err
@@ -47,13 +60,16 @@ func Write(dir, url string) (remove func() error, err error) {
 		if err != nil {
 			return err
 		}
-		return os.Remove(path)
+		if err := os.Remove(path); err != nil || authorities == "" {
+			return err
+		}
+		return os.Remove(filepath.Join(folder, caName))
 	}, nil
 }
 
 // replace writes a file so that readers see either the old content or the new.
 func replace(path string, text []byte) error {
-	file, err := os.CreateTemp(filepath.Dir(path), ".hosts.toml-")
+	file, err := os.CreateTemp(filepath.Dir(path), ".datacache-")
 	if err != nil {
 		return err
 	}

@@ -15,14 +15,17 @@ func TestWriteAndRemove(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "_default", "hosts.toml")
-	if _, err := Write(dir, "http://127.0.0.1:1"); err != nil { // of a process that was killed
+	if _, err := Write(dir, "http://127.0.0.1:1", ""); err != nil { // of a process that was killed
 		t.Fatal(err)
 	}
-	remove, err := Write(dir, "http://127.0.0.1:2")
+	remove, err := Write(dir, "http://127.0.0.1:2", "PEM")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), `[host."http://127.0.0.1:2"]`) || strings.Contains(string(text), ":1") {
+	if text, err := os.ReadFile(filepath.Join(filepath.Dir(path), "datacache-ca.crt")); err != nil || string(text) != "PEM" {
+		t.Errorf("the authorities: %q, %v", text, err)
+	}
+	if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), "ca = \"datacache-ca.crt\"") || !strings.Contains(string(text), `[host."http://127.0.0.1:2"]`) || strings.Contains(string(text), ":1") {
 		t.Errorf("%s, %v", text, err)
 	}
 	if err := remove(); err != nil {
@@ -40,7 +43,7 @@ func TestForeignFilesStay(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "_default", "hosts.toml")
-	remove, err := Write(dir, "http://127.0.0.1:1")
+	remove, err := Write(dir, "http://127.0.0.1:1", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +54,7 @@ func TestForeignFilesStay(t *testing.T) {
 	if err := remove(); err != nil {
 		t.Error(err)
 	}
-	if _, err := Write(dir, "http://127.0.0.1:1"); err == nil || !strings.Contains(err.Error(), path) {
+	if _, err := Write(dir, "http://127.0.0.1:1", ""); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("over a foreign file: %v, want an error that names it", err)
 	}
 	if text, err := os.ReadFile(path); err != nil || string(text) != foreign {

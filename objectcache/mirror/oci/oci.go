@@ -310,7 +310,7 @@ func (c *call) refuse(r *upstream.Refused) {
 		c.registry.challenges.Store(c.host, challenge)
 	}
 	if scope, ok := c.registry.tokens.note(c.host, d.Header["Www-Authenticate"]); ok && !c.fromPeer {
-		header.Set("Www-Authenticate", c.registry.tokens.challenge(c.host, c.Host, scope))
+		header.Set("Www-Authenticate", c.registry.tokens.challenge(c.host, c.base(), scope))
 	}
 	c.out.WriteHeader(d.Status)
 	if c.Method == http.MethodGet {
@@ -318,9 +318,17 @@ func (c *call) refuse(r *upstream.Refused) {
 	}
 }
 
+// base is the URL of the mirror as the client sees it.
+func (c *call) base() string {
+	if c.TLS != nil {
+		return "https://" + c.Host
+	}
+	return "http://" + c.Host
+}
+
 // challenge is one that the registry would send, by the last one that it sent; empty: none is known.
 func (c *call) challenge() string {
-	if bearer := c.registry.tokens.challenge(c.host, c.Host, "repository:"+c.target.name+":pull"); bearer != "" {
+	if bearer := c.registry.tokens.challenge(c.host, c.base(), "repository:"+c.target.name+":pull"); bearer != "" {
 		return bearer
 	}
 	value, _ := c.registry.challenges.Load(c.host)

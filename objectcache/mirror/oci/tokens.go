@@ -125,14 +125,14 @@ func (t *tokens) note(registry string, challenges []string) (scope string, ok bo
 	return "", false
 }
 
-// challenge returns a challenge that names the mirror, at host, as the realm; empty if the registry's realm is not known.
-func (t *tokens) challenge(registry, host, scope string) string {
+// challenge returns a challenge that names the mirror, at base, as the realm; empty if the registry's realm is not known.
+func (t *tokens) challenge(registry, base, scope string) string {
 	value, _ := t.realms.Load(registry)
 	known, ok := value.(realm)
 	if !ok {
 		return ""
 	}
-	return fmt.Sprintf("Bearer realm=%q,service=%q,scope=%q", "http://"+host+tokenPath+"?ns="+url.QueryEscape(registry), known.service, scope)
+	return fmt.Sprintf("Bearer realm=%q,service=%q,scope=%q", base+tokenPath+"?ns="+url.QueryEscape(registry), known.service, scope)
 }
 
 // serveToken answers a client's request for a token with a pass.

@@ -56,7 +56,7 @@ func TestChallenges(t *testing.T) {
 	}
 	want := `Bearer realm="http://127.0.0.1:8001/v2/token?ns=r%3A5000",service="registry",scope="repository:a:pull"`
 	tokens.note("r:5000", []string{`Bearer realm="https://auth.example.com/token",service="registry"`})
-	if got := tokens.challenge("r:5000", "127.0.0.1:8001", "repository:a:pull"); got != want {
+	if got := tokens.challenge("r:5000", "http://127.0.0.1:8001", "repository:a:pull"); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/kubeflow/datacache/objectcache/serve"
 	"github.com/kubeflow/datacache/objectcache/store"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 const (
@@ -42,18 +43,22 @@ const (
 var (
 	cluster *kubetest.Cluster
 	clients kubernetes.Interface
+	binary  string // the program
 )
 
 func TestMain(m *testing.M) {
 	options := kubetest.Options{Tools: os.Getenv("DATACACHE_KUBE")}
-	os.Exit(kubetest.Run(options, func(c *kubetest.Cluster) int {
-		cluster = c
-		if err := install(); err != nil {
-			fmt.Fprintln(os.Stderr, "cluster:", err)
-			return 1
-		}
-		return m.Run()
-	}))
+	os.Exit(proctest.Run("cluster", false, func(built string) int {
+		binary = built
+		return kubetest.Run(options, func(c *kubetest.Cluster) int {
+			cluster = c
+			if err := install(); err != nil {
+				fmt.Fprintln(os.Stderr, "cluster:", err)
+				return 1
+			}
+			return m.Run()
+		})
+	}, "objectcache"))
 }
 
 // install applies manifests/object-cache as users do.
