@@ -28,7 +28,7 @@ const (
 // Metrics holds all metrics of a process. Make it with NewMetrics; it is safe for concurrent use.
 type Metrics struct {
 	LoadSeconds   *prometheus.CounterVec // by stage, summed over the load's workers
-	DecodedBytes  prometheus.Counter     // bytes of Arrow arrays copied to chunks
+	DecodedBytes  prometheus.Counter     // bytes of the chunks of loads
 	DecodedRows   prometheus.Counter
 	SplitsLoaded  prometheus.Counter
 	LoadColumns   *prometheus.CounterVec // loaded columns, counted once a split, by decoder
@@ -54,7 +54,7 @@ type Metrics struct {
 func NewMetrics() *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	m.LoadSeconds = m.counterVec("load_seconds_total", "Seconds that load workers spent, by stage (fetch, decode, copy).", "stage")
-	m.DecodedBytes = m.counter("load_decoded_bytes_total", "Arrow bytes written into memory by loads.")
+	m.DecodedBytes = m.counter("load_decoded_bytes_total", "Bytes of rows written into memory by loads.")
 	m.DecodedRows = m.counter("load_rows_total", "Rows written into memory by loads.")
 	m.SplitsLoaded = m.counter("load_splits_total", "Splits loaded.")
 	m.LoadColumns = m.counterVec("load_columns_total", "Columns of splits decoded, by decoder (direct, general): the general one is slower.", "decoder")

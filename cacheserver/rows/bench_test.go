@@ -5,6 +5,7 @@ package rows
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -25,14 +26,20 @@ type tableBench struct {
 func benchTables(b *testing.B) []tableBench {
 	b.Helper()
 	return []tableBench{
-		{"tokens", tokensBatch(b, 8192, 512), 512*4 + 8},
-		{"tabular", tabularBatch(b, 131072), 72 + 24},
+		{"tokens", tokensBatch(b, 8192, 512, 0), 512*4 + 8},
+		{"tokens16", tokensBatch(b, 8192, 512, 50_000), 512*4 + 8},
+		{"tabular", tabularBatch(b, 131072, 63, 63, 63, 63), 72 + 24},
+		{"tabular45", tabularBatch(b, 131072, 16, 10, 40, 31), 72 + 24},
 		{"images", imagesBatch(b, 1024, 20<<10), 20<<10 + 8},
 	}
 }
 
-func tokensBatch(b *testing.B, rows, length int) arrow.RecordBatch {
+// tokensBatch has lists of numbers below most; 0: of 31 bits.
+func tokensBatch(b *testing.B, rows, length int, most int32) arrow.RecordBatch {
 	b.Helper()
+	if most == 0 {
+		most = math.MaxInt32
+	}
 	r := rand.New(rand.NewPCG(1, 2))
 	s := arrow.NewSchema([]arrow.Field{
 		{Name: "tokens", Type: arrow.ListOfField(arrow.Field{Name: "element", Type: arrow.PrimitiveTypes.Int32, Nullable: true}), Nullable: true},
@@ -44,14 +51,15 @@ func tokensBatch(b *testing.B, rows, length int) arrow.RecordBatch {
 	for i := range rows {
 		list.Append(true)
 		for range length {
-			values.Append(r.Int32())
+			values.Append(r.Int32N(most))
 		}
 		label.Append(int64(i))
 	}
 	return rb.NewRecordBatch()
 }
 
-func tabularBatch(b *testing.B, rows int) arrow.RecordBatch {
+// tabularBatch has four integers of some bits.
+func tabularBatch(b *testing.B, rows int, bits ...int) arrow.RecordBatch {
 	b.Helper()
 	r := rand.New(rand.NewPCG(1, 2))
 	var fields []arrow.Field
@@ -62,7 +70,7 @@ func tabularBatch(b *testing.B, rows int) arrow.RecordBatch {
 	rb := array.NewRecordBuilder(memory.DefaultAllocator, arrow.NewSchema(fields, nil))
 	for range rows {
 		for i := range 4 {
-			rb.Field(i).(*array.Int64Builder).Append(r.Int64())
+			rb.Field(i).(*array.Int64Builder).Append(r.Int64() >> (63 - bits[i]))
 			rb.Field(i + 4).(*array.Float64Builder).Append(r.Float64())
 		}
 		rb.Field(8).(*array.StringBuilder).Append(fmt.Sprintf("%020d", r.Uint64()))
@@ -172,7 +180,8 @@ func BenchmarkGather(b *testing.B) {
 	for _, size := range []int{64, 256, 2 << 10, 20 << 10} {
 		kinds := map[string]arrow.RecordBatch{
 			"binary": imagesBatch(b, max(1024, 8<<20/size), size),
-			"list":   tokensBatch(b, max(512, 8<<20/size), size/4),
+			"list":   tokensBatch(b, max(512, 8<<20/size), size/4, 0),
+			"list16": tokensBatch(b, max(512, 8<<20/size), size/4, 50_000),
 		}
 		for kind, batch := range kinds {
 			st := loadBytes(b, batch, 256<<20, int64(size))
@@ -183,7 +192,7 @@ func BenchmarkGather(b *testing.B) {
 			}
 		}
 	}
-	for name, batch := range map[string]arrow.RecordBatch{"tabular": tabularBatch(b, 131072), "floats": floatsBatch(b, 131072)} {
+	for name, batch := range map[string]arrow.RecordBatch{"tabular": tabularBatch(b, 131072, 63, 63, 63, 63), "tabular45": tabularBatch(b, 131072, 16, 10, 40, 31), "floats": floatsBatch(b, 131072)} {
 		st := loadBytes(b, batch, 256<<20, 96)
 		b.Run(name+"/copy", func(b *testing.B) { benchCopy(b, st) })
 		for _, clump := range []int{1, 64} {

@@ -27,7 +27,7 @@ type Sealed struct {
 	Chunks []*Chunk
 	Rows   int64
 	Bytes  int64    // of bodies
-	Hash   [16]byte // XXH3-128 of the chunks' row and null counts, spans of buffers, and bodies
+	Hash   [16]byte // XXH3-128 of the chunks' row and null counts, spans of buffers, forms of values, and bodies
 }
 
 // Builder lays out record batches as chunks of about the target size, at least one row each. The same rows in the same batches yield
@@ -352,6 +352,7 @@ func (b *Builder) emit() error {
 	}
 	b.digest(bytesOf(b.copier.fields))
 	b.digest(bytesOf(s.spans))
+	b.digest(bytesOf(s.forms))
 	b.digest(s.body)
 	b.sealed.Chunks = append(b.sealed.Chunks, &Chunk{slab: s, layout: b.layout, arena: b.arena})
 	b.sealed.Rows += s.rows
@@ -382,6 +383,7 @@ func (b *Builder) build(alloc func(int64) ([]byte, error)) (slab, error) {
 		return slab{}, err
 	}
 	p.measure(nodes, 0)
+	p.chooseForms(b.layout)
 	length, _ := p.bytes(nodes)
 	memory, err := alloc(slabSize(b.layout, length))
 	if err != nil {
@@ -391,5 +393,6 @@ func (b *Builder) build(alloc func(int64) ([]byte, error)) (slab, error) {
 	p.place(nodes)
 	p.fill(nodes, s.body)
 	copy(s.spans, p.spans)
+	copy(s.forms, p.forms)
 	return s, nil
 }

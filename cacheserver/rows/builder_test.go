@@ -211,10 +211,10 @@ func TestBudgetIsExact(t *testing.T) {
 func TestBuilderExhausted(t *testing.T) {
 	mem := memory.NewCheckedAllocator(memory.DefaultAllocator)
 	defer mem.AssertSize(t, 0)
-	s := arrow.NewSchema([]arrow.Field{nullable("n", arrow.PrimitiveTypes.Int64)}, nil)
-	nb := array.NewInt64Builder(mem)
+	s := arrow.NewSchema([]arrow.Field{nullable("n", arrow.PrimitiveTypes.Float64)}, nil)
+	nb := array.NewFloat64Builder(mem)
 	defer nb.Release()
-	nb.AppendValues(make([]int64, 4096), nil)
+	nb.AppendValues(make([]float64, 4096), nil)
 	column := nb.NewArray()
 	defer column.Release()
 	batch := array.NewRecordBatch(s, []arrow.Array{column}, 4096)

@@ -6,21 +6,27 @@ package rows
 import "unsafe"
 
 // slab is rows laid out in one block of memory: the buffers of an IPC body, with strips in place of the values of the columns that
-// belong to strips.
+// belong to strips, and with integers in fewer bytes if its forms say so.
 type slab struct {
 	rows  int64
 	body  []byte
 	spans []span // by buffer of the layout; for values in a strip: the offset of the first one and their size
+	forms []form // by node of the layout; only those of kindFixed have a meaning
 }
 
 // newSlab makes a slab in memory, which has slabSize bytes.
 func newSlab(l *Layout, memory []byte, rows, bodyLength int64) slab {
-	return slab{rows: rows, body: memory[:bodyLength:bodyLength], spans: structsOf[span](memory[bodyLength:], l.buffers)}
+	spans := memory[bodyLength:]
+	forms := spans[l.buffers*int(unsafe.Sizeof(span{})):]
+	return slab{
+		rows: rows, body: memory[:bodyLength:bodyLength],
+		spans: structsOf[span](spans, l.buffers), forms: structsOf[form](forms, len(l.nodes)),
+	}
 }
 
-// slabSize is the size of a body and its spans.
+// slabSize is the size of a body, its spans and its forms.
 func slabSize(l *Layout, bodyLength int64) int64 {
-	return bodyLength + padded(int64(l.buffers)*int64(unsafe.Sizeof(span{})))
+	return bodyLength + padded(int64(l.buffers)*int64(unsafe.Sizeof(span{}))+int64(len(l.nodes))*int64(unsafe.Sizeof(form{})))
 }
 
 // at returns the start of a buffer; nil if it is empty.

@@ -5,10 +5,10 @@ package rows
 
 import "slices"
 
-// ColumnBytes is the size of each column in the chunks' bodies, by column of the layout's schema.
+// ColumnBytes is the size of each column in messages, by column of the layout's schema.
 func (r *Rows) ColumnBytes() []int64 { return slices.Clone(r.columns) }
 
-// MeanBytes is the mean size of a row of a projection in the chunks' bodies.
+// MeanBytes is the mean size of a row of a projection in messages.
 func (r *Rows) MeanBytes(p *Projection) int64 {
 	total := int64(0)
 	for _, c := range p.columns {
@@ -23,9 +23,16 @@ func (r *Rows) MeanBytes(p *Projection) int64 {
 
 // countColumns adds the columns of a chunk to the sizes of the columns.
 func (r *Rows) countColumns(c *Chunk) {
-	for i, column := range r.layout.columns {
-		for _, s := range c.spans[column.buffers[0]:column.buffers[1]] {
-			r.columns[i] += padded(s.length)
+	for i := range r.layout.columns {
+		before := r.columns[i]
+		for _, n := range r.layout.nodesOf(i) {
+			for b, s := range c.spans[n.buf : n.buf+n.kind.buffers()] {
+				if n.kind == kindFixed && b == 1 && n.width > 0 {
+					s.length = s.length / int64(c.forms[n.id].width) * int64(n.width)
+				}
+				r.columns[i] += padded(s.length)
+			}
 		}
+		r.sent += r.columns[i] - before
 	}
 }

@@ -35,7 +35,7 @@ type copier struct {
 
 	exact  bool // count nulls when measuring, so that no unnecessary bitmap is placed
 	clean  bool // the sources are chunks: null slots are zero, columns are in strips, and a message may point into them
-	packed bool // the destination is a chunk: columns are written to strips
+	packed bool // the destination is a chunk: columns are written to strips, integers in fewer bytes
 	split  bool // cut pieces at nulls so that values in null slots are not copied; see normal.go
 
 	rows  []piece   // the rows to copy
@@ -43,6 +43,8 @@ type copier struct {
 	cuts  [][]piece // by node: its pieces cut at nulls, if split is set
 	of    [][]piece // by node: the pieces to copy
 	sums  []sum     // by node
+	forms []form    // by node, if packed: those of the destination
+	table formTable // the forms of the sources, if a node of them is narrow
 
 	fields []fieldNode // by node of the projection
 	spans  []span      // by buffer of the projection: its range in the message's body or in the slab
@@ -62,7 +64,7 @@ const referBytes = 4 << 10
 func newCopier(l *Layout) *copier {
 	n := l.ids()
 	return &copier{
-		items: make([][]piece, n), cuts: make([][]piece, n), of: make([][]piece, n), sums: make([]sum, n),
+		items: make([][]piece, n), cuts: make([][]piece, n), of: make([][]piece, n), sums: make([]sum, n), forms: make([]form, n),
 		starts: make([]int64, len(l.strips)), parts: make([][]part, len(l.strips)),
 	}
 }
@@ -196,13 +198,21 @@ func (p *copier) bytes(nodes []*node) (total int64, ok bool) {
 	return total, total <= maxBody
 }
 
+// valueBytes returns the bytes of a value of kindFixed in the body.
+func (p *copier) valueBytes(n *node) int64 {
+	if p.packed {
+		return int64(p.forms[n.id].width)
+	}
+	return int64(n.width)
+}
+
 // slotBytes returns the bytes that a slot of kindFixed takes in the body. A strip's row counts once, for the strip's first column.
 func (p *copier) slotBytes(n *node) int64 {
 	switch {
 	case !p.packed || n.strip == nil:
-		return int64(n.width)
+		return p.valueBytes(n)
 	case n == n.strip.nodes[0]:
-		return int64(n.strip.stride)
+		return int64(p.forms[n.id].stride)
 	}
 	return 0
 }
@@ -217,17 +227,18 @@ func (p *copier) place(nodes []*node) int64 {
 		p.homes = append(p.homes, at)
 		at += padded(length)
 	}
-	values := func(n *node, length int64, pieces int) {
+	values := func(n *node, slots, width int64, pieces int) {
+		length := slots * width
 		switch {
 		case p.packed && n.strip != nil:
 			if n == n.strip.nodes[0] {
 				p.starts[n.strip.id] = at
 			}
-			home := p.starts[n.strip.id] + int64(n.at)
+			home := p.starts[n.strip.id] + int64(p.forms[n.id].at)
 			p.spans = append(p.spans, span{offset: home, length: length})
 			p.homes = append(p.homes, home)
-			at += padded(length / int64(n.width) * p.slotBytes(n))
-		case p.clean && n.strip == nil && length >= referBytes*int64(pieces):
+			at += padded(slots * p.slotBytes(n))
+		case p.clean && n.strip == nil && !p.buffers[n.id].narrow && length >= referBytes*int64(pieces):
 			p.spans = append(p.spans, span{length: length})
 			p.homes = append(p.homes, referred)
 		default:
@@ -244,14 +255,14 @@ func (p *copier) place(nodes []*node) int64 {
 		case kindBool:
 			put((s.slots + 7) / 8)
 		case kindFixed:
-			values(n, s.slots*int64(n.width), len(p.of[n.id]))
+			values(n, s.slots, p.valueBytes(n), len(p.of[n.id]))
 		case kindLength:
 			put(s.slots * 4)
 		case kindList:
 			put((s.slots + 1) * int64(n.width))
 		case kindVar:
 			put((s.slots + 1) * int64(n.width))
-			values(n, s.bytes, len(p.items[n.id]))
+			values(n, s.bytes, 1, len(p.items[n.id]))
 		}
 	}
 	return at

@@ -11,8 +11,8 @@
 // of one source, walks the tree of each column and sums the sizes; the second ([copier.fill]) copies them to the destination. Memory
 // is reserved between the two. Messages refer to long values instead of copying them.
 //
-// A chunk is the body of a message, except for narrow columns, which it stores row by row: see [strip]. The bytes of a message are
-// those of the Arrow IPC format on a little-endian machine: buffers start at multiples of 64, padding is zero, a validity bitmap is
-// omitted if every slot is valid, offsets start at 0. Null slots are normalized: they contain only zeros, empty values and nulls, so
-// that equal rows have equal bytes.
+// A chunk is the body of a message, except for narrow columns, which it stores row by row, see [strip], and for integers, which it
+// stores in fewer bytes if they fit, see [form]. The bytes of a message are those of the Arrow IPC format on a little-endian machine:
+// buffers start at multiples of 64, padding is zero, a validity bitmap is omitted if every slot is valid, offsets start at 0. Null slots
+// are normalized: they contain only zeros, empty values and nulls, so that equal rows have equal bytes.
 package rows

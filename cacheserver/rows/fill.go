@@ -58,21 +58,26 @@ func (p *copier) fillNode(n *node, f *fieldNode, buf int) {
 func (p *copier) fillFixed(n *node, f *fieldNode, valid []byte, buf int) {
 	if n.strip != nil && p.packed {
 		if f.nulls > 0 {
-			zeroStripNulls(p.body[p.homes[buf]:], valid, int(f.length), n)
+			zeroStripNulls(p.body[p.homes[buf]:], valid, int(f.length), &p.forms[n.id])
 		}
 		return
 	}
-	dst := p.buffer(buf)
+	dst, sb, width := p.buffer(buf), &p.buffers[n.id], n.width
 	switch {
 	case dst == nil:
 		return
 	case n.strip != nil && p.clean:
 		clear(dst[int(f.length)*n.width:])
+	case p.packed && int(p.forms[n.id].width) < width:
+		width = int(p.forms[n.id].width)
+		clear(dst[writeNarrow(dst, n.width, &p.forms[n.id], sb.a, p.of[n.id]):])
+	case p.clean && sb.narrow:
+		clear(dst[p.writeWide(dst, n):])
 	default:
-		clear(dst[writeValues(dst, n.width, p.buffers[n.id].a, p.of[n.id]):])
+		clear(dst[writeValues(dst, n.width, sb.a, p.of[n.id]):])
 	}
-	if f.nulls > 0 && !p.clean {
-		zeroNulls(dst, valid, int(f.length), n.width)
+	if f.nulls > 0 && (!p.clean || sb.based) {
+		zeroNulls(dst, valid, int(f.length), width)
 	}
 }
 

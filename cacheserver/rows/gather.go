@@ -58,7 +58,7 @@ func (r *Rows) gatherer(p *Projection) *gatherer {
 		g = &gatherer{copier: newCopier(r.layout)}
 		g.clean = true
 	}
-	g.buffers = r.buffersOf(p)
+	g.buffers, g.table = r.buffersOf(p), r.forms
 	g.reset()
 	return g
 }
@@ -134,7 +134,7 @@ func (g *gatherer) collect(r *Rows, p *Projection, runs []Run, most int, limit i
 
 // guess is the number of rows of average length that fit in nine tenths of limit.
 func (r *Rows) guess(limit int64) int {
-	average := max(1, r.bytes/max(1, r.Len()))
+	average := max(1, r.sent/max(1, r.Len()))
 	return int(limit/10*9/average) + 1
 }
 

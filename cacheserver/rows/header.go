@@ -107,13 +107,13 @@ func (h *headers) tables(header []byte) ([]fieldNode, []span) {
 }
 
 // structsOf returns the first n structs in memory, which must start at a multiple of 8.
-func structsOf[T fieldNode | span](memory []byte, n int) []T {
+func structsOf[T fieldNode | span | form](memory []byte, n int) []T {
 	memory = memory[:n*int(unsafe.Sizeof(*new(T)))]
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(memory))), n)
 }
 
 // bytesOf is the memory of structs.
-func bytesOf[T fieldNode | span](structs []T) []byte {
+func bytesOf[T fieldNode | span | form](structs []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(structs))), len(structs)*int(unsafe.Sizeof(*new(T))))
 }
 

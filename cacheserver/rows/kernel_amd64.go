@@ -16,7 +16,7 @@ import (
 func prefetch(ps []piece, src []unsafe.Pointer, width int)
 
 // transpose64 copies n rows, a multiple of four and not none, of four values of 64 bits to four columns. A row lies
-// stride bytes after the one before. It needs hasTranspose.
+// stride bytes after the one before. It needs hasAVX2.
 //
 //go:noescape
 func transpose64(dst *[4]unsafe.Pointer, from unsafe.Pointer, stride, n int)
@@ -27,9 +27,9 @@ func transpose64(dst *[4]unsafe.Pointer, from unsafe.Pointer, stride, n int)
 func transpose32(dst *[4]unsafe.Pointer, from unsafe.Pointer, stride, n int)
 
 // transposeLines copies n rows, a multiple of four and not none, of eight values of 64 bits to eight columns. A row lies
-// 64 bytes after the one before. It needs hasTranspose.
+// 64 bytes after the one before. It needs hasAVX2.
 //
 //go:noescape
 func transposeLines(dst *[8]unsafe.Pointer, from unsafe.Pointer, n int)
 
-var hasTranspose = cpu.X86.HasAVX2
+var hasAVX2 = cpu.X86.HasAVX2

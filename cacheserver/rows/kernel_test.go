@@ -12,7 +12,7 @@ import (
 // TestTransposeEqualsCopy compares columns transposed several at a time with columns copied value by value, for various numbers of
 // rows and positions of the columns in a row.
 func TestTransposeEqualsCopy(t *testing.T) {
-	if !hasTranspose {
+	if !hasAVX2 {
 		t.Skip("this processor has no transpose")
 	}
 	for seed := range uint64(300) {

@@ -40,6 +40,8 @@ type node struct {
 	path  string         // "a.b.element", for errors
 	strip *strip         // nil: its values are stored contiguously
 	at    int            // offset in a strip's row
+
+	integer bool // of 32 or 64 bits: chunks may store it in fewer bytes
 }
 
 // column is one top-level field: its nodes and buffers are consecutive.
@@ -89,6 +91,11 @@ func NewLayout(schema *arrow.Schema) (*Layout, error) {
 	return l, err
 }
 
+// nodesOf returns the nodes of a column.
+func (l *Layout) nodesOf(c int) []*node {
+	return l.nodes[l.columns[c].nodes[0]:l.columns[c].nodes[1]]
+}
+
 // Schema is the schema of the rows: the given one, with plain types in place of dictionaries.
 func (l *Layout) Schema() *arrow.Schema { return l.schema }
 
@@ -119,7 +126,7 @@ func (l *Layout) add(dt arrow.DataType, path string) (*node, error) {
 	if !ok {
 		return nil, fmt.Errorf("field %q: type %s can't be cached: leave the column out", path, dt)
 	}
-	n := &node{kind: k, width: width, id: len(l.nodes), buf: l.buffers, typ: dt, path: path}
+	n := &node{kind: k, width: width, id: len(l.nodes), buf: l.buffers, typ: dt, path: path, integer: isInteger(dt)}
 	l.nodes = append(l.nodes, n)
 	l.buffers += k.buffers()
 	n.count = 1

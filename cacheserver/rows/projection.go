@@ -83,6 +83,6 @@ func (p *Projection) add(c int) {
 		return
 	}
 	col := p.layout.columns[c]
-	p.nodes = append(p.nodes, p.layout.nodes[col.nodes[0]:col.nodes[1]]...)
+	p.nodes = append(p.nodes, p.layout.nodesOf(c)...)
 	p.buffers += col.buffers[1] - col.buffers[0]
 }

@@ -22,8 +22,10 @@ type Rows struct {
 	chunks  []*Chunk
 	starts  []int64 // first row of each chunk, then the number of rows
 	bytes   int64
-	columns []int64 // bytes by column
+	sent    int64   // bytes of the rows in messages
+	columns []int64 // the same by column
 	arenas  []*Arena
+	forms   formTable
 	refs    atomic.Int64
 
 	stride    uint    // log2 of the number of rows that share an entry of directory
@@ -62,6 +64,7 @@ func NewRows(l *Layout, chunks []*Chunk) (*Rows, error) {
 		r.starts = append(r.starts, r.starts[i]+c.rows)
 	}
 	r.index()
+	r.addForms()
 	return r, nil
 }
 

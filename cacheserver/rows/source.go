@@ -20,6 +20,8 @@ type sourceBuffers struct {
 	bit   []int64          // position of slot 0's bit in valid, and for kindBool in a; empty: 0 in every source
 
 	nullable bool // a source has, or had, a validity bitmap
+	narrow   bool // a source, a chunk, has the values or their strip in another form than the layout's
+	based    bool // nulls are not zeros in a source
 }
 
 // addSlab adds a slab as a source to the buffers of n and its children.

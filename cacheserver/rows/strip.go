@@ -54,6 +54,7 @@ type part struct {
 	node *node
 	dst  []byte           // destination of the column's first value
 	src  []unsafe.Pointer // by source: the column's first value
+	form *form            // of the strip that is written
 }
 
 // fillStrips copies the columns of nodes that belong to strips: into the strips or out of them.
@@ -65,7 +66,7 @@ func (p *copier) fillStrips(nodes []*node) {
 	for _, n := range nodes {
 		if n.strip != nil {
 			parts := &p.parts[n.strip.id]
-			*parts = append(*parts, part{node: n, dst: p.body[p.homes[i+1]:], src: p.buffers[n.id].a})
+			*parts = append(*parts, part{node: n, dst: p.body[p.homes[i+1]:], src: p.buffers[n.id].a, form: &p.forms[n.id]})
 		}
 		i += n.kind.buffers()
 	}
@@ -76,6 +77,8 @@ func (p *copier) fillStrips(nodes []*node) {
 			continue
 		case p.packed:
 			pack(parts, p.rows)
+		case p.buffers[parts[0].node.id].narrow:
+			p.unpackForms(parts)
 		default:
 			unpack(parts, p.rows)
 		}
@@ -86,12 +89,12 @@ func (p *copier) fillStrips(nodes []*node) {
 
 // pack copies rows of all columns of a strip into it.
 func pack(parts []part, rows []piece) {
-	stride, at := parts[0].node.strip.stride, 0
+	stride, at := int(parts[0].form.stride), 0
 	for _, q := range rows {
 		for done := 0; done < int(q.n); done += stripBlock {
 			n := min(int(q.n)-done, stripBlock)
 			for _, c := range parts {
-				put(c.dst[at:], stride, c.node.width, c.src[q.src], int(q.start)+done, n)
+				put(c.dst[at:], c.form, c.node.width, c.src[q.src], int(q.start)+done, n)
 			}
 			at += n * stride
 		}
@@ -99,9 +102,13 @@ func pack(parts []part, rows []piece) {
 	clear(parts[0].dst[at:padded(int64(at))])
 }
 
-// put copies n values, starting at slot start, to dst with a distance of stride bytes.
-func put(dst []byte, stride, width int, src unsafe.Pointer, start, n int) {
-	from := unsafe.Add(src, start*width)
+// put writes n values of width bytes, starting at slot start, to dst in a form.
+func put(dst []byte, f *form, width int, src unsafe.Pointer, start, n int) {
+	from, stride := unsafe.Add(src, start*width), int(f.stride)
+	if int(f.width) < width {
+		putForm(dst, f, width, from, n)
+		return
+	}
 	switch width {
 	case 1:
 		putValues[uint8](dst, stride, from, n)
@@ -217,7 +224,7 @@ func (w *window) columnsOfBlock(from unsafe.Pointer, stride, n, at int) {
 // alike is the number of leading columns that transpose handles at once: eight columns of 8 bytes that make up a whole row, or four
 // adjacent columns of one width, 4 or 8 bytes. It is 1 if transpose handles none.
 func alike(parts []part) int {
-	if !hasTranspose || len(parts) < 4 {
+	if !hasAVX2 || len(parts) < 4 {
 		return 1
 	}
 	first, same := parts[0].node, 1
@@ -291,12 +298,12 @@ func slots[T any](c *part, at, n int) []T {
 }
 
 // zeroStripNulls clears the values of nulls of a column in a strip.
-func zeroStripNulls(dst, valid []byte, n int, c *node) {
+func zeroStripNulls(dst, valid []byte, n int, f *form) {
 	bits := unsafe.Pointer(unsafe.SliceData(valid))
 	for at := 0; at < n; {
 		one, run := bitRun(bits, int64(at), n-at)
 		for row := at; !one && row < at+run; row++ {
-			clear(dst[row*c.strip.stride:][:c.width])
+			clear(dst[row*int(f.stride):][:f.width])
 		}
 		at += run
 	}

@@ -139,7 +139,7 @@ type Piece struct {
 type Progress struct {
 	Plan    string      `json:"plan,omitempty"`
 	Done    []SplitDone `json:"done,omitempty"`
-	Bytes   int64       `json:"bytes"`             // Arrow bytes currently in memory
+	Bytes   int64       `json:"bytes"`             // of the rows that are in memory
 	Trouble string      `json:"trouble,omitempty"` // why loading makes no progress; empty if it does
 	Vitals  *Vitals     `json:"vitals,omitempty"`  // about once a second
 }

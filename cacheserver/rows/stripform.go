@@ -1,0 +1,196 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+import (
+	"math"
+	"unsafe"
+)
+
+// lowBytes has the low n bytes set, for n from 0 to 8.
+var lowBytes = [16]uint64{0, 1<<8 - 1, 1<<16 - 1, 1<<24 - 1, 1<<32 - 1, 1<<40 - 1, 1<<48 - 1, 1<<56 - 1, math.MaxUint64}
+
+// putForm writes n integers of width bytes to a strip in which they take fewer.
+func putForm(dst []byte, f *form, width int, from unsafe.Pointer, n int) {
+	if width == 4 {
+		putShorter(dst, f, unsafe.Slice((*int32)(from), n))
+		return
+	}
+	putShorter(dst, f, unsafe.Slice((*int64)(from), n))
+}
+
+// putShorter writes each value as two halves, which overlap if their bytes are not 2 or 4: a write of more bytes would change the next
+// column.
+func putShorter[T int32 | int64](dst []byte, f *form, values []T) {
+	width, stride, base := int(f.width), int(f.stride), f.base
+	_ = dst[(len(values)-1)*stride+width-1]
+	to := unsafe.Pointer(unsafe.SliceData(dst))
+	switch {
+	case width == 1:
+		for _, v := range values {
+			*(*uint8)(to) = uint8(int64(v) - base)
+			to = unsafe.Add(to, stride)
+		}
+	case width <= 4:
+		rest := width - 2
+		for _, v := range values {
+			x := uint32(int64(v) - base)
+			*(*uint16)(to) = uint16(x)
+			*(*uint16)(unsafe.Add(to, rest)) = uint16(x >> (8 * rest & 31))
+			to = unsafe.Add(to, stride)
+		}
+	default:
+		rest := width - 4
+		for _, v := range values {
+			x := uint64(int64(v) - base)
+			*(*uint32)(to) = uint32(x)
+			*(*uint32)(unsafe.Add(to, rest)) = uint32(x >> (8 * rest & 63))
+			to = unsafe.Add(to, stride)
+		}
+	}
+}
+
+// stripRows are rows of strips of chunks. They are copied column by column, so that what differs from column to column is decided once.
+type stripRows struct {
+	n     int
+	rows  [stripBlock]unsafe.Pointer // the first byte of each
+	forms [stripBlock]*form          // of the first node of its chunk
+	first int32                      // the chunk of the first row
+	mixed bool                       // chunks have other widths than the first
+}
+
+// unpackForms is unpack for strips whose columns have other widths and offsets from chunk to chunk.
+func (p *copier) unpackForms(parts []part) {
+	ps, first, at := p.rows, &parts[0], 0
+	var block stripRows
+	batch := ps[:min(len(ps), aheadPieces)]
+	p.prefetch(batch, first.node, first.src)
+	for len(batch) > 0 {
+		ps = ps[len(batch):]
+		next := ps[:min(len(ps), aheadPieces)]
+		p.prefetch(next, first.node, first.src)
+		for i := range batch {
+			q := &batch[i]
+			f := p.table.of(q.src, first.node.id)
+			row := unsafe.Add(first.src[q.src], int(q.start)*int(f.stride)-int(f.at))
+			if int(q.n) >= stripBlock {
+				at += block.flush(parts, at)
+				p.unpackRun(parts, q, row, at)
+				at += int(q.n)
+				continue
+			}
+			for range q.n {
+				block.add(&p.table, row, q.src)
+				row = unsafe.Add(row, f.stride)
+				if block.n == stripBlock {
+					at += block.flush(parts, at)
+				}
+			}
+		}
+		batch = next
+	}
+	block.flush(parts, at)
+}
+
+// add collects a row of a chunk.
+func (b *stripRows) add(t *formTable, row unsafe.Pointer, chunk int32) {
+	if b.n == 0 {
+		b.first, b.mixed = t.alike[chunk], false
+	}
+	b.mixed = b.mixed || t.alike[chunk] != b.first
+	b.rows[b.n], b.forms[b.n] = row, t.of(chunk, 0)
+	b.n++
+}
+
+// flush copies the collected rows to slots of the columns from slot at on, and returns their number.
+func (b *stripRows) flush(parts []part, at int) int {
+	n := b.n
+	if n == 0 {
+		return 0
+	}
+	for i := range parts {
+		c := &parts[i]
+		switch {
+		case c.node.width == 8 && b.mixed:
+			takeValues[uint64](b, c.node.id, slots[uint64](c, at, n))
+		case c.node.width == 4 && b.mixed:
+			takeValues[uint32](b, c.node.id, slots[uint32](c, at, n))
+		case c.node.width == 8:
+			takeAlike[uint64](b, c.node, slots[uint64](c, at, n))
+		case c.node.width == 4:
+			takeAlike[uint32](b, c.node, slots[uint32](c, at, n))
+		default:
+			width := c.node.width
+			for k := range n {
+				from := unsafe.Slice((*byte)(unsafe.Add(b.rows[k], formAt(b.forms[k], c.node.id).at)), width)
+				copy(c.dst[(at+k)*width:], from)
+			}
+		}
+	}
+	b.n = 0
+	return n
+}
+
+// takeValues copies the values of a column. It reads up to seven bytes more, of the next column or of what follows a strip in its slab.
+func takeValues[T uint32 | uint64](b *stripRows, node int, out []T) {
+	rows, forms := b.rows[:len(out)], b.forms[:len(out)]
+	for i := range out {
+		f := formAt(forms[i], node)
+		out[i] = *(*T)(unsafe.Add(rows[i], f.at))&T(lowBytes[f.width&15]) + T(f.base)
+	}
+}
+
+// takeAlike is takeValues for rows of chunks with the same widths.
+func takeAlike[T uint32 | uint64](b *stripRows, n *node, out []T) {
+	rows, forms := b.rows[:len(out)], b.forms[:len(out)]
+	f := formAt(forms[0], n.id)
+	at, mask := f.at, T(lowBytes[f.width&15])
+	if !n.integer {
+		for i := range out {
+			out[i] = *(*T)(unsafe.Add(rows[i], at))
+		}
+		return
+	}
+	for i := range out {
+		out[i] = *(*T)(unsafe.Add(rows[i], at))&mask + T(formAt(forms[i], n.id).base)
+	}
+}
+
+// formAt is the form of a node, by that of the first node of the chunk.
+func formAt(first *form, node int) *form {
+	return (*form)(unsafe.Add(unsafe.Pointer(first), node*int(unsafe.Sizeof(form{}))))
+}
+
+// unpackRun copies a long piece, the first row of which starts at from, to slots of the columns from slot at on. It copies as many rows at
+// a time as stay in the L1 cache while one column after the other is copied.
+func (p *copier) unpackRun(parts []part, q *piece, from unsafe.Pointer, at int) {
+	for left := int(q.n); left > 0; {
+		n := min(left, stripBlock)
+		stride := 0
+		for i := range parts {
+			c := &parts[i]
+			f := p.table.of(q.src, c.node.id)
+			first := unsafe.Add(from, f.at)
+			stride = int(f.stride)
+			switch {
+			case int(f.width) == c.node.width:
+				get(c, first, stride, n, at)
+			case c.node.width == 8:
+				takeRun(f, first, slots[uint64](c, at, n))
+			default:
+				takeRun(f, first, slots[uint32](c, at, n))
+			}
+		}
+		from, left, at = unsafe.Add(from, n*stride), left-n, at+n
+	}
+}
+
+// takeRun is takeValues for rows one after the other.
+func takeRun[T uint32 | uint64](f *form, from unsafe.Pointer, out []T) {
+	mask, base, stride := T(lowBytes[f.width&15]), T(f.base), int(f.stride)
+	for i := range out {
+		out[i] = *(*T)(from)&mask + base
+		from = unsafe.Add(from, stride)
+	}
+}
