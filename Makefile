@@ -579,7 +579,7 @@ bench-known: build venv ## Print what known readers cost: new tokens, GetFlightI
 	@PYTHONPATH=python/src:test/conformance:test/bench:hack $(PYTHON) test/bench/known.py --server $(SERVER)
 
 .PHONY: bench-narrow
-bench-narrow: build venv ## Print the memory and the load of uint16 and float16 as files beside the same values in an Iceberg table; the bar is 0.52 (about 1 min, 2 GB of memory).
+bench-narrow: build venv ## Print memory, load and streams of integers in fewer bytes than their type has, and memory and load of uint16 and float16 as files, beside bars (about 3 min, 3 GB of memory).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/narrow.py --server $(SERVER) $(BENCH)
 
 .PHONY: bench-jobs

@@ -12,7 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
-// form is how a slab stores the values of a node of kindFixed: each as its difference from base, in width bytes. See ADR 41.
+// form is how a slab stores the values of a node of kindFixed: each as its difference from base, in width bytes. See ADR 43.
 type form struct {
 	base   int64
 	width  uint16
