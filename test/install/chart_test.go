@@ -91,6 +91,7 @@ patches:
 - target: {kind: DaemonSet, name: datacache-object-cache}
   patch: |-
     - {op: replace, path: /spec/template/spec/volumes/0/hostPath/path, value: /mnt/nvme}
+    - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: PLAIN_TEXT, value: "false"}}
 `
 
 var placement = []string{
@@ -100,7 +101,7 @@ var placement = []string{
 	"scratchVolumes.nodeSelector.pool=system", "scratchVolumes.tolerations[0].key=system", "scratchVolumes.tolerations[0].operator=Exists",
 	"scratchVolumes.args={--claim-qps=20}",
 	"objectCache.nodeSelector.pool=nvme", "objectCache.tolerations[0].key=dedicated", "objectCache.tolerations[0].operator=Exists",
-	"objectCache.directory=/mnt/nvme",
+	"objectCache.directory=/mnt/nvme", "objectCache.plainText=false",
 }
 
 // TestChartIsTheOverlays checks that the chart renders the objects of the kustomize overlays, field by field.
