@@ -566,6 +566,10 @@ bench-loader: build peers-venv ## Print the loader's table beside other loaders 
 bench-mix: build venv ## Print what a mixture of three tables costs beside one table, and how soon it starts (about 1 min).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/mix.py --server $(SERVER)
 
+.PHONY: bench-host
+bench-host: build venv ## Print what eight ranks of one host with the same rows cost, each alone and with one reader (about 3 min, 3 GB of memory).
+	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/host.py --server $(SERVER) $(BENCH)
+
 .PHONY: bench-take
 bench-take: build venv ## Print what a shuffled epoch from 1 to 250 data nodes costs as streams and by row numbers (about 5 min, 4 GB of memory).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/take.py --server $(SERVER) $(BENCH)
@@ -633,6 +637,8 @@ soak: schedules build training-venv ## Run schedules, then real servers that are
 	@echo "==> soak: $(SOAK) schedules of the loader; a failure names the --seed and --schedule that repeat it (about 5 s each)"
 	@PYTHONPATH=python/src $(TRAINING) -m pytest python/tests/test_kills.py python/tests/test_mixture_kills.py -k servers_are_lost --rootdir python -c python/pyproject.toml \
 		--server $(SERVER) --thorough $$((($(SOAK) + 5) / 6))
+	@echo "==> soak: the reader of a host is killed $(SOAK) times (about 3 s each)"
+	@PYTHONPATH=python/src $(TRAINING) -m pytest python/tests/test_host.py -k killed_reader --rootdir python -c python/pyproject.toml --server $(SERVER) --thorough $(SOAK)
 	@echo "==> soak: 1,000 histories of ranks that come and go, 10,000 resizes of one loader (about 7 min)"
 	@PYTHONPATH=python/src $(TRAINING) -m pytest python/tests/test_resize.py -k "histories or leave_nothing" --rootdir python -c python/pyproject.toml --server $(SERVER) --thorough 125
 	@echo "==> soak: $(SOAK) blows at random; the log's FAULTS_SEED repeats a run (about 10 s a blow)"

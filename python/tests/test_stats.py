@@ -271,7 +271,7 @@ def test_stats_as_prometheus_text() -> None:
             assert word[2:] == [families[-1], "counter" if word[2].endswith("_total") else "gauge"]
         else:
             assert line.startswith(families[-1] + "{"), "samples stand below their own family"
-    assert len(families) == len(set(families)) == 11
+    assert len(families) == len(set(families)) == 12
     assert "datacache_loader_epoch 3\n" in stats_of().prometheus(), "no braces without labels"
 
 

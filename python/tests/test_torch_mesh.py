@@ -41,13 +41,15 @@ parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "1": RowwiseP
 fully_shard(model, mesh=mesh["data"])
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
 with DataCache(endpoint, retry_seconds=60) as cache:
-    loader = StreamingDataLoader(StreamingDataset(cache, **options, world=World.of_mesh(mesh, "data")))
+    loader = StreamingDataLoader(StreamingDataset(cache, **options, world=World.of_mesh(mesh, "data"), host="require"))
     steps = []
     for batch in loader:
         model(batch["id"].float().unsqueeze(1)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
         steps.append(batch["id"].tolist())
+assert World.of_mesh(mesh, "data").replicas == 2
+assert loader.stats().shared == len(steps)
 group = World.of_group(mesh["data"].get_group())
 assert World.of_mesh(mesh, "data") == group, group
 assert World.of_mesh(mesh, "data", "tensor") == World(rank, 4)
@@ -62,7 +64,7 @@ def test_tensor_parallel_ranks_read_the_same_rows(server: Path, tmp_path: Path) 
             subprocess.Popen(
                 [sys.executable, "-c", RANK, json.dumps([endpoint, OPTIONS, rank, f"file://{tmp_path / 'meeting'}"])],
                 stdout=subprocess.PIPE,
-                env=rank_environment(),
+                env={**rank_environment(), "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": str(tmp_path)},
                 text=True,
             )
             for rank in range(4)

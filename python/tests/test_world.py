@@ -18,7 +18,7 @@ from kubeflow_datacache import World
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [n for n in os.environ if re.match("RANK|WORLD_SIZE|LOCAL_RANK|JAX_|OMPI_|SLURM_", n)]:
+    for name in [n for n in os.environ if re.match("RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|JAX_|OMPI_|SLURM_", n)]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.delitem(sys.modules, "jax", raising=False)
@@ -110,6 +110,28 @@ def test_a_loader_looks_when_its_iteration_begins(connect: Any, monkeypatch: pyt
         monkeypatch.setenv("RANK", "1")  # as init_process_group would
         monkeypatch.setenv("WORLD_SIZE", "2")
         assert [batch.numpy()["id"].tolist() for batch in loader] == [[2, 3], [6, 7], [10, 11]]
+
+
+@pytest.mark.parametrize(
+    ("world", "environment", "replicas"),
+    [
+        (World(1, 2, replicas=3), {}, 3),
+        (World(1, 2), {}, 1),
+        (World(1, 2), {"RANK": "5", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}, 8),
+        (World(1, 2), {"RANK": "5", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "4"}, 4),
+        (World(5, 16), {"RANK": "5", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}, 1),
+        (World(1, 2), {"RANK": "5", "WORLD_SIZE": "16"}, 1),
+        (World(1, 2), {"RANK": "5"}, 1),
+        (World(1, 2), {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, 4),
+    ],
+)
+def test_how_many_ranks_of_this_host_are_one(
+    world: World, environment: dict[str, str], replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert world.replicas_here() == replicas
+    assert world == World(world.rank, world.size)
 
 
 @pytest.mark.parametrize(("rank", "size"), [(0, 0), (-1, 2), (2, 2)])

@@ -23,6 +23,7 @@ from kubeflow_datacache.fetch.feed import Feed
 from kubeflow_datacache.fetch.merge import Merge, RowFeed
 from kubeflow_datacache.fetch.prefetch import Prefetcher
 from kubeflow_datacache.fetch.take_feed import TakeFeed, TakeSource, takes
+from kubeflow_datacache.host.merge import Group, HostMerge, group_of
 from kubeflow_datacache.monitoring.bar import ProgressBar, progress_bar
 from kubeflow_datacache.monitoring.stage_timer import StageTimer
 from kubeflow_datacache.monitoring.stats import Depth, Stats
@@ -82,11 +83,12 @@ class Loader:
             threads, processes = own["transform_threads"], own["transform_processes"]
             self._transform = Transform(own["transform"], threads=threads, processes=processes)
         self._prefetch_bytes, self._progress = own["prefetch_bytes"], own["progress"]
+        self._options = own
         self._step = 0
         self._resumed = False
         self._complete = False  # the epoch has no steps left: the next iteration begins the next epoch
         self._timer = StageTimer()
-        self._steps_given = self._rows_given = self._bytes_given = self._reconnects = 0
+        self._steps_given = self._rows_given = self._bytes_given = self._reconnects = self._shared = 0
         self._prefetcher: Prefetcher | None = None
         self._reading: World | None = None  # that of the current iteration
         self._closes = 0  # number of close() calls, to detect a close() while an iteration starts in another thread
@@ -267,6 +269,7 @@ class Loader:
             raw_queue_depth=Depth(*raw),
             prefetch_queue_depth=Depth(*ready),
             reconnects=self._reconnects + (prefetcher.reconnects if prefetcher is not None else 0),
+            shared=self._shared + (prefetcher.shared if prefetcher is not None else 0),
         )
 
     def close(self) -> None:
@@ -288,6 +291,7 @@ class Loader:
             if self._transform is not None:
                 self._transform.cancel()
             self._reconnects += prefetcher.reconnects
+            self._shared += prefetcher.shared
             self._timer.stop()
 
     def _leave_parent(self) -> None:
@@ -369,20 +373,28 @@ class Loader:
         return Prefetcher(
             self._order,
             share,
-            self.merge(share, ahead, block),
+            self.merge(share, ahead, block, group=self._group(share)),
             step=self._step,
             transform=self._transform,
             ready_bytes=ready,
             timer=self._timer,
         )
 
-    def merge(self, share: Share, ahead: int, block: int, make_plan: Callable[[RowFeed], Plan] | None = None) -> Merge:
+    def merge(
+        self,
+        share: Share,
+        ahead: int,
+        block: int,
+        make_plan: Callable[[RowFeed], Plan] | None = None,
+        group: Group | None = None,
+    ) -> Merge:
         """Merges a share of the current epoch, for loaders built on this one. ahead, block: limits of the bytes that
-        are received ahead and of a merged block."""
+        are received ahead and of a merged block. group: the ranks of this host that read the share together."""
         # memory for rows that were read ahead, and for rows that the training loop still holds
         HEAP.keep(2 * self._prefetch_bytes)
         open_feed = functools.partial(self._open_feed, self._request(share), max(1, ahead))
-        return Merge(
+        kind = Merge if group is None else functools.partial(HostMerge, group)
+        return kind(
             self._order,
             share,
             open_feed,
@@ -391,6 +403,16 @@ class Loader:
             policy=self.policy,
             make_plan=make_plan,
         )
+
+    def merge_from(self, epoch: int, step: int, *, ahead: int, block: int) -> Merge:
+        """What reads the blocks of an epoch from a step on, for the reader of a host. See merge."""
+        self._move(epoch, step)
+        return self.merge(self._share_in(self.world), ahead, block)
+
+    def _group(self, share: Share) -> Group | None:
+        """The ranks of this host with which this one reads; None to read alone."""
+        order = {**self._state().as_dict(), "epoch": 0, "next_step": 0}
+        return group_of(self._cache, self._dataset.fingerprint, self._options, order, self.world, share)
 
     def _order_of(self, own: Mapping[str, Any]) -> Epoch:
         """The order of epoch 0 for checked options."""

@@ -10,7 +10,7 @@ import logging
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Required, TypedDict, TypeVar, get_args
+from typing import Any, Final, Literal, Required, TypedDict, TypeVar, get_args
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from kubeflow_datacache.world import World
 
 _log: Final = logging.getLogger("kubeflow_datacache")
 Function = TypeVar("Function", bound=Callable[..., Any])
+Host = Literal["auto", "off", "require"]
 
 
 class LocalRandomSeed(int):
@@ -63,6 +64,10 @@ class LoaderOptions(TypedDict, total=False):
     rows.arrays.Policy. cast: dtypes in which torch() and torch's loaders return columns, such as {"tokens": "int64"}
     for tokens that are stored and sent as uint16, of which torch has few operations. Tensors that go to a device are
     converted there. As with torch.Tensor.to, values that do not fit wrap around. arrow() and numpy() stay as received.
+    host: whether the ranks of one container that read the same rows, as with tensor parallelism, read them once: the
+    first starts a process that reads, and all copy the rows from its shared memory, whose pages count as memory of the
+    container and not as files in /dev/shm. "auto" does so where World says that there are such ranks, and reads alone
+    if anything fails, with the same rows; "require" raises DataCacheError instead. "off" reads alone.
     world: this rank among all ranks. None: World.detect() at the start of each iteration, so a
     loader may be created before init_process_group. worker, workers: read only every workers-th step, starting at step
     `worker`; for several readers in one rank. progress: whether worker 0 of rank 0 shows the progress of the cache's
@@ -86,6 +91,7 @@ class LoaderOptions(TypedDict, total=False):
     null: Null
     ragged: Ragged
     cast: Mapping[str, str] | None
+    host: Host
     world: World | None
     worker: int
     workers: int
@@ -108,6 +114,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "null": "error",
     "ragged": "error",
     "cast": None,
+    "host": "off",
     "world": None,
     "worker": 0,
     "workers": 1,
@@ -153,6 +160,8 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     own["clump"] = check_int("clump", own["clump"], 1, LIMIT)
     Policy(own["null"], own["ragged"])  # raises ValueError for other values
     own["cast"] = _check_cast(own["cast"])
+    if not isinstance(own["host"], str) or own["host"] not in get_args(Host):
+        raise ValueError(f'host = {own["host"]!r}: want "auto", "off" or "require"')
     own["prefetch_bytes"] = check_int("prefetch_bytes", own["prefetch_bytes"], 1)
     own["workers"] = check_int("workers", own["workers"], 1, LIMIT)
     own["worker"] = check_int("worker", own["worker"], 0, own["workers"], "workers")

@@ -7,7 +7,8 @@ from __future__ import annotations
 import operator
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from kubeflow_datacache.arguments import check_int
@@ -15,13 +16,18 @@ from kubeflow_datacache.arguments import check_int
 
 @dataclass(frozen=True)
 class World:
-    """Rank `rank` of `size` ranks, 0 <= rank < size. The size may exceed the batch size."""
+    """Rank `rank` of `size` ranks, 0 <= rank < size. The size may exceed the batch size.
+
+    replicas: how many processes of this container are this rank, such as those with parts of one model; 0 if that is
+    not known. For the loader's option host; worlds that differ in it alone are equal.
+    """
 
     rank: int = 0
     size: int = 1
+    replicas: int = field(default=0, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("rank", "size"):  # accepts numpy integers
+        for name in ("rank", "size", "replicas"):  # accepts numpy integers
             value = getattr(self, name)
             try:
                 object.__setattr__(self, name, operator.index(value))
@@ -29,6 +35,8 @@ class World:
                 raise TypeError(f"World: {name} = {value!r}: want a whole number") from None
         if self.size < 1:
             raise ValueError(f"world size = {self.size}: want at least 1")
+        if self.replicas < 0:
+            raise ValueError(f"World: replicas = {self.replicas}: want at least 0")
         if not 0 <= self.rank < self.size:
             raise ValueError(f"rank = {self.rank} is outside the world of {self.size}: want 0 <= rank < {self.size}")
 
@@ -82,6 +90,7 @@ class World:
 
         With tensor or pipeline parallelism, several ranks hold parts of one model and must read the same rows. Their
         ranks along the data-parallel dimensions are equal, although their global ranks, which detect() returns, differ.
+        replicas is known where the launcher tells how many ranks each host has, as torchrun does.
         """
         if not dimensions:
             raise ValueError(f"of_mesh: name the data-parallel dimensions of the mesh {mesh.mesh_dim_names}")
@@ -91,7 +100,17 @@ class World:
                 raise ValueError(f"of_mesh: {name!r} is no dimension of the mesh {mesh.mesh_dim_names}")
             along = mesh[name]
             rank, size = rank * along.size() + along.get_local_rank(), size * along.size()
-        return cls(rank, size)
+        return cls(rank, size, _replicas_in(mesh, dimensions))
+
+    def replicas_here(self) -> int:
+        """replicas, or if it is not known, how many there are if as many as possible are on this host; at least 1."""
+        if self.replicas:
+            return self.replicas
+        try:
+            ranks = type(self).detect().size
+        except ValueError:  # the environment makes no sense, and this world was given
+            return 1
+        return max(1, min(_local_size() or 1, ranks // self.size))
 
 
 def check_resize(world: Any, step: Any, steps: int) -> tuple[int, int] | None:
@@ -108,6 +127,8 @@ _LAUNCHERS: Final = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
+# Variables with the number of ranks on this host.
+_LOCAL: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 # Variables of launchers that give a local rank only, if the global rank is not set.
 _ALONE: Final = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 
@@ -118,6 +139,23 @@ def _number(name: str) -> int | None:
         return int(text) if text else None
     except ValueError:
         raise ValueError(f"environment variable {name} = {text!r}: want a whole number") from None
+
+
+def _local_size() -> int:
+    """The number of ranks on this host; 0 if it is not known."""
+    return next((size for name in _LOCAL if (size := _number(name))), 0)
+
+
+def _replicas_in(mesh: Any, dimensions: Sequence[str]) -> int:
+    """How many ranks of this host have this one's place along the dimensions of a mesh; 0 if it is not known."""
+    import torch.distributed as distributed
+
+    local = _local_size()
+    if not local or mesh.mesh.numel() != distributed.get_world_size():
+        return 0
+    place = zip(mesh.mesh_dim_names, mesh.get_coordinate(), strict=True)
+    same = mesh.mesh[tuple(at if name in dimensions else slice(None) for name, at in place)].flatten().tolist()
+    return sum(rank // local == distributed.get_rank() // local for rank in same)
 
 
 def _shown(value: int | None) -> str:

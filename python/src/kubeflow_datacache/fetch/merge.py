@@ -109,7 +109,7 @@ class Merge:
         self._stopped = False
         self._stop = Stop()  # stops the current feed
         self.feed: RowFeed | None = None
-        self.reconnects = 0
+        self.reconnects = self.shared = 0  # shared: steps that came from the reader of the host
 
     def stop(self) -> None:
         """Ends the iteration soon. Safe from any thread."""

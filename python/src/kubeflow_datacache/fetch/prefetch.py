@@ -77,6 +77,11 @@ class Prefetcher:
         feed = self._merge.feed
         return self._merge.reconnects + (feed.reconnects if feed is not None else 0)
 
+    @property
+    def shared(self) -> int:
+        """The number of steps that came from the reader of the host."""
+        return self._merge.shared
+
     def _next(self) -> StepBlock | Future[Batch] | None:
         if not self._queue.would_block:
             return self._queue.get()

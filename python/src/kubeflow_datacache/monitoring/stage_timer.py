@@ -67,6 +67,11 @@ class StageTimer:
             self._charge()
             self._waits = None
 
+    @property
+    def consumer_is_waiting(self) -> bool:
+        """Whether the consumer waits now."""
+        return self._waits is not None
+
     def set_asking_head(self, node: int, yes: bool) -> None:
         """A data node's stream starts or stops asking the head for a new ticket."""
         with self._lock:

@@ -21,7 +21,7 @@ MEANING: Final[Mapping[Stage, str]] = {
     "consumer": "your own code between batches",
 }
 _PREFIX: Final = "datacache_loader_"
-_COUNTED: Final = ("steps", "rows", "bytes", "reconnects")
+_COUNTED: Final = ("steps", "rows", "bytes", "reconnects", "shared")
 
 
 class Depth(NamedTuple):
@@ -38,6 +38,7 @@ class Stats:
     seconds: {stage: seconds}; the stages add up to `wall`. In all stages but "consumer", the training loop waited.
     raw_queue_depth: rows that were received and not merged yet. prefetch_queue_depth: rows that were merged or
     transformed and not returned yet. steps, rows, bytes: returned so far. reconnects: how often streams were reopened.
+    shared: steps that came from the reader of the host (option host); waiting for it counts for "wire".
     """
 
     seconds: Mapping[Stage, float]
@@ -49,6 +50,7 @@ class Stats:
     raw_queue_depth: Depth
     prefetch_queue_depth: Depth
     reconnects: int
+    shared: int = 0
 
     @property
     def wall(self) -> float:
@@ -97,6 +99,7 @@ class Stats:
             ("rows_total", self.rows, "Rows given out."),
             ("bytes_total", self.bytes, "Arrow bytes given out."),
             ("reconnects_total", self.reconnects, "Streams opened again after a break."),
+            ("shared_steps_total", self.shared, "Steps that came from the reader of the host."),
             ("epoch", self.epoch, "The epoch."),
             ("next_step", self.next_step, "The step that comes next."),
             ("raw_queue_rows", raw.rows, "Rows received and not merged yet."),
@@ -124,6 +127,8 @@ class Stats:
             f"position: epoch {self.epoch:,}, next step {self.next_step:,}; reconnects: {self.reconnects:,}",
             f"queues:   raw {raw.rows:,} rows, {_mb(raw.bytes)}; prefetch {ready.rows:,} rows, {_mb(ready.bytes)}",
         ]
+        if self.shared:
+            lines.append(f"shared:   {self.shared:,} batches came from the reader of this host")
         return "\n".join(lines)
 
 

@@ -27,7 +27,7 @@ class WorkerStats:
         self._lock = threading.Lock()
         self._last: dict[int, Stats] = {}
         self._ended: dict[Stage, float] = dict.fromkeys(_WAITS, 0.0)
-        self._reconnects = 0
+        self._reconnects = self._shared = 0
         self._steps = self._rows = self._bytes = 0
         self._waited = self._wall = 0.0
         self._begun: float | None = None
@@ -44,6 +44,7 @@ class WorkerStats:
         with self._lock:
             self._ended = self._waits()
             self._reconnects += sum(stats.reconnects for stats in self._last.values())
+            self._shared += sum(stats.shared for stats in self._last.values())
             self._last = {}
 
     def waited(self, seconds: float) -> None:
@@ -65,7 +66,7 @@ class WorkerStats:
         wall = self._wall + (time.perf_counter() - begun if begun is not None else 0.0)
         with self._lock:
             last, seconds = list(self._last.values()), self._split()
-            reconnects = self._reconnects
+            reconnects, shared = self._reconnects, self._shared
         seconds["consumer"] = wall - self._waited
         return Stats(
             seconds=seconds,
@@ -77,6 +78,7 @@ class WorkerStats:
             raw_queue_depth=_sum(stats.raw_queue_depth for stats in last),
             prefetch_queue_depth=_sum([held, *(stats.prefetch_queue_depth for stats in last)]),
             reconnects=reconnects + sum(stats.reconnects for stats in last),
+            shared=shared + sum(stats.shared for stats in last),
         )
 
     def _waits(self) -> dict[Stage, float]:

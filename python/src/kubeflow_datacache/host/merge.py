@@ -1,0 +1,136 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""HostMerge: blocks from the reader of the host, or read alone."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kubeflow_datacache.errors import DataCacheError
+from kubeflow_datacache.fetch.merge import Merge
+from kubeflow_datacache.host.link import Link
+from kubeflow_datacache.host.protocol import HostError, LeftError, Request
+from kubeflow_datacache.order.epoch import Share
+from kubeflow_datacache.rows.block import StepBlock
+from kubeflow_datacache.world import World
+
+_log: Final = logging.getLogger("kubeflow_datacache")
+_JOIN_SECONDS: Final = 5.0
+_REQUIRED_SECONDS: Final = 60.0
+# Options that a reader does not need: its source has the selection, and ranks transform and convert.
+_OF_RANKS: Final = {
+    *("filter", "split", "transform", "transform_threads", "transform_processes"),
+    *("null", "ragged", "cast", "host", "progress"),
+}
+# Variables that tell jobs of one user on one host from each other.
+_JOB: Final = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TRAIN_JOB_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID")
+_VERSION: Final = 1  # of the packets, and of what determines an address
+_left: Final = set[str]()  # addresses that this process does not try again
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks of a host that read the same rows. address: that of their reader. required: whether a failure is an
+    error."""
+
+    address: str
+    request: Request
+    required: bool
+
+
+def group_of(
+    source: Any, fingerprint: str, options: Mapping[str, Any], order: Mapping[str, Any], world: World, share: Share
+) -> Group | None:
+    """The group of this rank; None if it reads alone: it is the only one of this host with its rows, or the host has no
+    shared memory.
+
+    options: checked options of its loader; order: all that determines the order of its rows. Raises ValueError if a
+    group is required.
+    """
+    if options["host"] == "off":
+        return None
+    required = options["host"] == "require"
+    ranks = world.replicas_here() if sys.platform == "linux" else 1
+    if ranks == 1:
+        if required:
+            raise ValueError(
+                f'host = "require": {world!r} names no other rank of this host that reads the same rows: give'
+                ' world=World(rank, size, replicas=8) for 8 such ranks, or host="auto"'
+            )
+        return None
+    own = {name: value for name, value in options.items() if name not in _OF_RANKS}
+    own.update(world=World(share.rank, share.world), seed=int(order["seed"]))
+    job = [os.environ.get(name) for name in _JOB]
+    here = [_VERSION, os.stat("/proc/self/ns/pid").st_ino, job, source.endpoint, dict(order), own, ranks]
+    digest = hashlib.sha256(repr(here).encode()).hexdigest()[:32]
+    request = Request(source, own, fingerprint, ranks)
+    return Group(f"\0datacache-{os.getuid()}-{digest}", request, required)
+
+
+class HostMerge(Merge):
+    """Takes the blocks of a share from the reader of this host; after any failure of it, reads the rest alone.
+
+    own, options: as of Merge.
+    """
+
+    def __init__(self, group: Group, *own: Any, **options: Any) -> None:
+        super().__init__(*own, **options)
+        self._group, self._link = group, Link(group.address)
+
+    def stop(self) -> None:
+        """Ends the iteration soon. Safe from any thread."""
+        super().stop()
+        self._link.close()
+
+    def blocks(self, step: int) -> Iterator[StepBlock]:
+        """Yields the blocks from a step on, in order. Every step comes exactly once, with all its rows."""
+        if self._group.address not in _left and self._share.first_step(step) < self._epoch.steps:
+            self._timer.set_producer("wire")
+            try:
+                for block in self._shared_blocks(step):
+                    self._timer.set_producer("decode")
+                    yield block
+                    self._timer.set_producer("wire")
+                    self.shared += len(block.steps)
+                    step = block.steps[-1] + 1
+            except (HostError, OSError) as error:
+                if self._stopped:
+                    return
+                self._fail(error, step)
+            finally:
+                self._link.release()
+            if self._share.first_step(step) >= self._epoch.steps:
+                return
+        yield from super().blocks(step)
+
+    def _shared_blocks(self, step: int) -> Iterator[StepBlock]:
+        group = self._group
+        try:
+            seconds = _REQUIRED_SECONDS if group.required else _JOIN_SECONDS
+            self._link.join(group.request, self._epoch.number, step, seconds)
+        except Exception as error:
+            raise LeftError(str(error)) from error
+        for block in self._link.blocks(self._policy, lambda: self._timer.consumer_is_waiting):
+            if block.steps[0] != self._share.first_step(step):
+                raise HostError(f"the reader of this host sent step {block.steps[0]} after step {step - 1}")
+            yield block
+            step = block.steps[-1] + 1
+        if self._share.first_step(step) < self._epoch.steps:
+            raise HostError(f"the reader of this host ended before step {step}")
+
+    def _fail(self, error: Exception, step: int) -> None:
+        """Raises DataCacheError if sharing is required."""
+        reason = f"host: {error}"
+        if isinstance(error, LeftError):
+            _left.add(self._group.address)
+        if self._group.required:
+            raise DataCacheError(
+                f'{reason}; host="require" wants the rows from the reader of this host: give host="auto" to read alone'
+            ) from error
+        _log.warning("%s; this rank reads alone from step %d on, the same rows", reason, step)

@@ -1,0 +1,177 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""HostStream: in the reader of a host, the blocks of one epoch from a step on, for several ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import socket
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from kubeflow_datacache.fetch.merge import Merge
+from kubeflow_datacache.host import protocol
+from kubeflow_datacache.host.protocol import Block
+from kubeflow_datacache.rows.block import StepBlock
+
+_MOST_BLOCKS: Final = 64  # published and not taken; a rank's socket has room for their packets
+_SLACK: Final = 1 << 12  # bytes of an IPC stream beside the schema and the batch
+
+
+@dataclass(eq=False)
+class Client:
+    """A rank that is connected. taken: how many blocks it has copied. slots: the memory that it has received."""
+
+    connection: socket.socket
+    taken: int = 0
+    slots: set[int] = field(default_factory=set[int])
+
+    def send(self, packet: bytes, memory: int | None = None) -> None:
+        """Sends a packet. A rank that is gone, or whose socket is full, is disconnected, and reads alone."""
+        try:
+            if memory is None:
+                self.connection.send(packet, socket.MSG_DONTWAIT)
+            else:
+                socket.send_fds(self.connection, [packet], [memory], socket.MSG_DONTWAIT)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Shared memory that holds one block at a time."""
+
+    number: int
+    memory: int
+    mapped: mmap.mmap
+
+
+class HostStream:
+    """Reads blocks ahead in a thread, and passes each to `ranks` ranks. Stop it.
+
+    A block stays until all ranks have taken it, counting those that have not joined yet, and leaving out those that
+    have left. limit: bytes of blocks that were published and not taken by all, or one block if that is larger. Safe for
+    concurrent use.
+    """
+
+    def __init__(self, merge: Merge, step: int, *, ranks: int, limit: int) -> None:
+        self._merge, self._ranks, self._limit = merge, ranks, limit
+        self._changed = threading.Condition()
+        self._clients: set[Client] = set()
+        self._joined = 0
+        self._first = 0  # number of the first block that is kept
+        self._kept: deque[tuple[Block, Slot]] = deque()
+        self._slots: list[Slot] = []
+        self._last: bytes | None = None  # END or FAILED, when nothing follows
+        self._stopped = self._full = False
+        self._thread = threading.Thread(target=self._run, args=(step,), name="datacache-host", daemon=True)
+        self._thread.start()
+
+    def join(self, client: Client) -> bool:
+        """Adds a rank, which gets all blocks. Returns False if all ranks have joined, or the stream has failed."""
+        with self._changed:
+            if self._joined == self._ranks or self._stopped:
+                return False
+            self._joined += 1
+            self._clients.add(client)
+            client.send(protocol.JOINED)
+            for block, slot in self._kept:
+                self._send(client, block, slot)
+            if self._last is not None:
+                client.send(self._last)
+            return True
+
+    def leave(self, client: Client) -> None:
+        """Removes a rank. The stream ends when none is left."""
+        with self._changed:
+            self._clients.discard(client)
+            self._stopped = self._stopped or not self._clients
+            self._release()
+        if self._stopped:
+            self._merge.stop()
+
+    def take(self, client: Client, count: int) -> None:
+        """A rank has copied `count` blocks so far."""
+        with self._changed:
+            client.taken = max(client.taken, count)
+            self._release()
+
+    @property
+    def state(self) -> bytes:
+        """What the stream waits for: READS or FULL."""
+        return protocol.FULL if self._full else protocol.READS
+
+    def _release(self) -> None:
+        taken = min((client.taken for client in self._clients), default=0) if self._joined == self._ranks else 0
+        while self._kept and self._first < taken:
+            self._kept.popleft()
+            self._first += 1
+        self._changed.notify_all()
+
+    def _run(self, step: int) -> None:
+        try:
+            for block in self._merge.blocks(step):
+                if not self._publish(block):
+                    break
+            last = protocol.END
+        except BaseException as error:
+            last = protocol.FAILED + f"{type(error).__name__}: {error}".encode()[: protocol.MOST_BYTES - 1]
+        with self._changed:
+            self._last = last
+            for client in self._clients:
+                client.send(last)
+            while not self._stopped:
+                self._changed.wait()
+        for slot in self._slots:
+            slot.mapped.close()
+            os.close(slot.memory)
+
+    def _publish(self, rows: StepBlock) -> bool:
+        """Waits for room, and passes a block to the ranks. Returns False if the stream has ended."""
+        with self._changed:
+            while not self._stopped and self._kept and not self._has_room(rows.nbytes):
+                self._full = True
+                self._changed.wait()
+            self._full = False
+        if self._stopped:
+            return False
+        size = pa.ipc.get_record_batch_size(rows.rows) + rows.rows.schema.serialize().size + _SLACK
+        slot = self._slot(size)
+        sink = pa.FixedSizeBufferWriter(pa.py_buffer(memoryview(slot.mapped)))
+        with pa.ipc.new_stream(sink, rows.rows.schema) as writer:
+            writer.write_batch(rows.rows)
+        steps = rows.steps
+        nbytes, capacity = sink.tell(), len(slot.mapped)
+        block = Block(slot.number, capacity, nbytes, rows.size, steps.start, steps.stop, steps.step)
+        with self._changed:
+            self._kept.append((block, slot))
+            for client in self._clients:
+                self._send(client, block, slot)
+        return True
+
+    def _has_room(self, nbytes: int) -> bool:
+        held = sum(block.nbytes for block, _ in self._kept)
+        return held + nbytes <= self._limit and len(self._kept) < _MOST_BLOCKS
+
+    def _slot(self, size: int) -> Slot:
+        """Memory that no kept block is in: the first, so that few are ever written to."""
+        with self._changed:
+            used = {slot.number for _, slot in self._kept}
+        for slot in self._slots:
+            if slot.number not in used and len(slot.mapped) >= size:
+                return slot
+        capacity = -(-max(size, self._limit) // mmap.PAGESIZE) * mmap.PAGESIZE
+        slot = Slot(len(self._slots), *protocol.create_memory(capacity))
+        self._slots.append(slot)
+        return slot
+
+    def _send(self, client: Client, block: Block, slot: Slot) -> None:
+        client.send(block.packed(), None if slot.number in client.slots else slot.memory)
+        client.slots.add(slot.number)

@@ -1,0 +1,300 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of one host that read the same rows through one reader: real processes against a real server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chance import Chance
+from host_rank import hash_of, loader_of
+from small import small_cache
+
+from kubeflow_datacache import DataCache, World
+from kubeflow_datacache.host import protocol
+from ranks import rank_environment
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory of a host is Linux'")
+
+ROWS, RANKS = 4000, 2
+OPTIONS: dict[str, Any] = {"global_batch_size": 64, "seed": 3, "tail": "keep", "prefetch_bytes": 1 << 18}
+STEPS = -(-ROWS // 64)
+SLOW = 4.0  # seconds that a busy machine may take beside
+SECONDS = 120  # limit of anything that should take a few
+
+
+@pytest.fixture(scope="module")
+def endpoint(server: Path, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    """A real server with a table of 2 KB rows."""
+    with small_cache(server, tmp_path_factory.mktemp("host"), ROWS) as address:
+        yield address
+
+
+@dataclass
+class Rank:
+    """A rank's process, and what it has printed."""
+
+    process: subprocess.Popen[str]
+    log: Path
+    lines: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def step(self) -> dict[str, Any]:
+        """Waits for the next line."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.log.read_text()
+        self.lines.append(json.loads(line))
+        return self.lines[-1]
+
+    def go_on(self) -> None:
+        """Ends a pause."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def rest(self) -> Rank:
+        """Waits for the end."""
+        out, _ = self.process.communicate(timeout=SECONDS)
+        assert self.process.returncode == 0, self.log.read_text()
+        self.lines += map(json.loads, out.splitlines())
+        return self
+
+    @property
+    def rows(self) -> list[Any]:
+        """The hashes of the steps."""
+        return [(line["step"], line["rows"]) for line in self.lines if "step" in line]
+
+    @property
+    def shared(self) -> int:
+        """How many steps came from the reader."""
+        return self.lines[-1]["shared"]
+
+    @property
+    def longest(self) -> float:
+        """The longest wait for a batch."""
+        return max(line["waited"] for line in self.lines if "step" in line)
+
+
+class Host:
+    """Starts ranks, and finds readers by the name of their job."""
+
+    def __init__(self, endpoint: str, folder: Path) -> None:
+        self._endpoint, self._folder = endpoint, folder
+        self.job = f"test-{os.getpid()}-{folder.name}"
+        self._ranks: list[Rank] = []
+
+    def start(self, **own: Any) -> Rank:
+        """Starts a rank."""
+        told = {"endpoint": self._endpoint, "options": OPTIONS, "host": "require", "replicas": RANKS, **own}
+        log = self._folder / f"rank-{len(self._ranks)}.log"
+        with log.open("w") as errors:
+            process = subprocess.Popen(
+                [sys.executable, Path(__file__).with_name("host_rank.py"), json.dumps(told)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**rank_environment(), "TORCHELASTIC_RUN_ID": self.job},
+            )
+        self._ranks.append(Rank(process, log))
+        return self._ranks[-1]
+
+    def readers(self) -> list[int]:
+        """The processes of readers of this job."""
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._is_reader(pid)]
+
+    def reader(self) -> int:
+        """Waits for the one reader."""
+        until = time.monotonic() + SECONDS
+        while not (found := self.readers()):
+            assert time.monotonic() < until, "no reader"
+            time.sleep(0.01)
+        (one,) = found
+        return one
+
+    def wait_gone(self) -> None:
+        """Waits until no reader is left."""
+        until = time.monotonic() + SECONDS
+        while left := self.readers():
+            assert time.monotonic() < until, f"readers are left: {left}"
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """Kills all ranks."""
+        for rank in self._ranks:
+            rank.process.kill()
+            rank.process.communicate()
+
+    def _is_reader(self, pid: int) -> bool:
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+            return b"kubeflow_datacache.host.reader" in command and f"_RUN_ID={self.job}\0".encode() in environment
+        return False
+
+
+@pytest.fixture
+def host(endpoint: str, tmp_path: Path) -> Generator[Host]:
+    """A host of ranks, none of which outlives the test."""
+    with contextlib.closing(Host(endpoint, tmp_path)) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def alone(endpoint: str) -> list[Any]:
+    """The rows of an epoch as one rank reads them alone."""
+    return read_alone(endpoint)
+
+
+def read_alone(endpoint: str, **own: Any) -> list[Any]:
+    """The rows that a rank reads alone."""
+    told: dict[str, Any] = {"endpoint": endpoint, "options": OPTIONS, "host": "off", "replicas": 0, **own}
+    with DataCache(endpoint, retry_seconds=60) as cache:
+        loader = loader_of(cache, told)
+        return [(batch.step, hash_of(batch.arrow())) for _ in range(told.get("epochs", 1)) for batch in loader]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"rank": 1, "size": 2, "epochs": 2},
+        {"mix": True},
+        {
+            "options": {
+                **OPTIONS,
+                "shuffle": False,
+                "columns": ["text", "id"],
+                "filter": "id >= 50",
+                "prefetch_bytes": 1,
+            }
+        },
+    ],
+    ids=["a share of two epochs", "mixture", "in order, filtered, with the least memory"],
+)
+def test_ranks_read_the_same_rows_once(host: Host, endpoint: str, own: dict[str, Any]) -> None:
+    """All steps come from one reader, with the rows that a rank reads alone."""
+    want = read_alone(endpoint, **own)
+    ranks = [host.start(**own) for _ in range(RANKS)]
+    host.reader()
+    for rank in ranks:
+        assert rank.rest().rows == want
+        assert rank.shared == len(want)
+
+
+def test_a_killed_reader(host: Host, alone: list[Any], chance: Chance) -> None:
+    """Its ranks read alone from the next step on: the same rows, and nobody waits for long."""
+    for _, rng in chance.schedules(1):
+        ranks = [host.start(host="auto", pause=rng.randrange(STEPS - 1)) for _ in range(RANKS)]
+        reader = host.reader()
+        if rng.random() < 0.8:  # otherwise while it starts
+            assert ranks[0].step()["step"] == 0
+        os.kill(reader, rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP]))
+        for rank in ranks:
+            rank.go_on()
+        for rank in ranks:
+            assert rank.rest().rows == alone
+            assert rank.longest < 6 + SLOW, rank.lines
+        with contextlib.suppress(ProcessLookupError):  # one that was stopped
+            os.kill(reader, signal.SIGKILL)
+        host.wait_gone()
+
+
+def test_killed_ranks(host: Host, alone: list[Any], rng: random.Random) -> None:
+    """The others go on with the reader, also if the lost rank had started it; it ends with the last of them."""
+    ranks = [host.start(pause=0, replicas=3) for _ in range(3)]
+    for rank in ranks:
+        assert rank.step()["step"] == 0
+    rng.shuffle(ranks)
+    first, second, third = ranks
+    first.process.kill()
+    second.go_on()
+    third.go_on()
+    assert second.rest().rows == alone
+    assert second.shared == STEPS
+    third.process.kill()
+    host.wait_gone()
+
+
+def test_an_idle_rank(host: Host, alone: list[Any]) -> None:
+    """The others wait once, at most 6 s, and read on alone, also the next epoch; the idle rank later reads the same
+    rows."""
+    idle, other = host.start(host="auto", pause=2), host.start(host="auto", epochs=2)
+    other.rest()
+    assert other.rows[:STEPS] == alone
+    assert 0 < other.shared < STEPS
+    *rest, longest = sorted(line["waited"] for line in other.lines if "step" in line)
+    assert 4 < longest < 6 + SLOW
+    assert rest[-1] < 4
+    assert "took no rows" in other.log.read_text()
+    idle.go_on()
+    assert idle.rest().rows == alone
+
+
+@pytest.mark.parametrize("how", ["auto", "require"])
+def test_a_reader_that_does_not_start(host: Host, alone: list[Any], how: str) -> None:
+    """Ranks read alone with "auto", once and for all, and "require" is an error."""
+    rank = host.start(host=how, epochs=2, executable="/bin/false")
+    if how == "require":
+        rank.process.communicate(timeout=SECONDS)
+        assert "DataCacheError: host: the reader of this host does not start" in rank.log.read_text()
+        return
+    assert (rank.rest().rows[:STEPS], rank.shared) == (alone, 0)
+    assert rank.longest < 6 + SLOW
+    assert rank.log.read_text().count("does not start") == 1
+
+
+def test_what_require_and_auto_want(endpoint: str) -> None:
+    """Without other ranks on the host, "auto" reads alone at once and "require" is an error that says what to give."""
+    with DataCache(endpoint) as cache:
+        for name, want in (("auto", None), ("require", r'host = "require": .*replicas=8')):
+            loader = cache.loader(**OPTIONS, world=World(0, 1), host=name)  # pyright: ignore[reportArgumentType]
+            if want is None:
+                assert len(list(loader)) == STEPS
+                assert loader.stats().shared == 0
+            else:
+                with pytest.raises(ValueError, match=want):
+                    next(iter(loader))
+        with pytest.raises(ValueError, match="host = 'on': want"):
+            cache.loader(**OPTIONS, host="on")  # pyright: ignore[reportArgumentType]
+
+
+def test_memory_is_sealed() -> None:
+    """A rank can neither write nor shrink the memory of a reader, and takes no other memory."""
+    memory, mapped = protocol.create_memory(1 << 16)
+    mapped[:4] = b"rows"
+    assert protocol.map_memory(memory, 1 << 16)[:4] == b"rows"
+    for attack in (lambda: os.write(memory, b"x"), lambda: os.ftruncate(memory, 0), lambda: mmap.mmap(memory, 1 << 16)):
+        with pytest.raises(OSError, match="not permitted"):
+            attack()
+    plain = os.memfd_create("plain")
+    os.ftruncate(plain, 1 << 16)
+    with pytest.raises(protocol.HostError, match="not sealed"):
+        protocol.map_memory(plain, 1 << 16)
+    os.close(plain)
+    os.close(memory)
+
+
+def test_a_process_of_another_user() -> None:
+    """Both ends look who is at the other."""
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with one, other:
+        protocol.check_peer(one)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: 1 << 20)
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with one, other, pytest.raises(protocol.HostError, match="not one of user"):
+            protocol.check_peer(one)

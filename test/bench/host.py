@@ -1,0 +1,164 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""make bench-host: what ranks of one host that train on the same rows cost, each alone and with one reader."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from lake import Lake, Made
+from server import Cache, Caches
+
+from kubeflow_datacache import DataCache, World
+
+LENGTH, BATCH = 512, 128  # int32 tokens of a row, rows of a step: those of 1,024 over 8 groups of ranks
+WAYS: Final = ("off", "require")
+BARS: Final = {"wire": 1.01, "CPU": 0.45, "wall": 0.5}
+_SUBREAPER: Final = 36  # PR_SET_CHILD_SUBREAPER (linux/prctl.h)
+
+
+def table(lake: Lake, gigabytes: float) -> Made:
+    """Writes a table of random tokens and a label."""
+    rows = int(gigabytes * 1e9 / (4 * LENGTH + 8))
+    random = np.random.default_rng(1)
+    ends = pa.array(np.arange(0, (rows + 1) * LENGTH, LENGTH, dtype=np.int32))
+    tokens = pa.ListArray.from_arrays(ends, pa.array(random.integers(0, 50_000, rows * LENGTH, np.int32)))
+    data = pa.table({"tokens": tokens, "label": pa.array(np.arange(rows))})
+    properties = {"write.parquet.row-group-limit": "4096", "write.parquet.compression-codec": "uncompressed"}
+    return Made("tokens", lake.create("tokens", data.schema, data, properties=properties).metadata_location)
+
+
+def rank(endpoint: str, host: Any, ranks: int) -> None:
+    """One rank: reads an epoch when told to, copies the tokens of each step once, as to a device, and prints what it
+    cost."""
+    with DataCache(endpoint, retry_seconds=10) as cache:
+        world = World(0, 1, replicas=ranks)
+        loader = cache.loader(global_batch_size=BATCH, seed=7, host=host, world=world)
+        device = np.empty((BATCH, LENGTH), np.int32)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        before, began, total = _cpu(resource.RUSAGE_SELF), time.perf_counter(), 0
+        for batch in loader:
+            columns = batch.numpy()
+            np.copyto(device, columns["tokens"])
+            total += int(columns["label"].sum()) * (batch.step + 1)
+        wall, stats = time.perf_counter() - began, loader.stats()
+    cpu = _cpu(resource.RUSAGE_SELF)
+    spent = {"cpu": cpu - before, "start": before, "wall": wall, "sum": total, "shared": stats.shared == loader.steps}
+    print(json.dumps(spent), flush=True)
+
+
+def measure(cache: Cache, host: str, ranks: int) -> dict[str, float]:
+    """Reads an epoch on each rank at once. Returns CPU seconds of clients and server, wall seconds, and bytes sent."""
+    command = [sys.executable, __file__, "--rank", cache.endpoint, host, str(ranks)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    descendants = _cpu(resource.RUSAGE_CHILDREN)
+    processes = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        for _ in range(ranks)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    server, sent = server_cpu(cache), bytes_sent(cache)
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    spent = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+    server, sent = server_cpu(cache) - server, bytes_sent(cache) - sent
+    reap(cache)
+    assert sent, "the server counted no bytes of streams"
+    assert len({each["sum"] for each in spent}) == 1, f"ranks read other rows: {spent}"
+    assert all(each["shared"] == (host != "off") for each in spent), f"not shared as wanted: {spent}"
+    started = sum(each["start"] for each in spent)  # Python and imports, which either way needs
+    clients = _cpu(resource.RUSAGE_CHILDREN) - descendants - started
+    return {"client": clients, "server": server, "wall": max(each["wall"] for each in spent), "bytes": sent}
+
+
+def server_cpu(cache: Cache) -> float:
+    """CPU seconds of the cache's process."""
+    fields = Path(f"/proc/{cache.processes['local'].pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def bytes_sent(cache: Cache) -> float:
+    """Bytes of streams that the data nodes have sent."""
+    _, metrics = cache.get("/metrics")
+    values = re.findall(r"^datacache_\w*stream_bytes_total(?:\{.*\})? (\S+)$", metrics, re.MULTILINE)
+    return sum(map(float, values))
+
+
+def reap(cache: Cache) -> None:
+    """Waits for the readers of hosts, which outlive their ranks for some seconds."""
+    own = {str(process.pid) for process in cache.processes.values()}
+    for child in set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()) - own:
+        os.waitpid(int(child), 0)
+
+
+def _cpu(who: int) -> float:
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints the measurements."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--server", type=Path, required=True, help="the cacheserver binary")
+    parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the table")
+    parser.add_argument("--ranks", type=int, default=8, help="ranks with the same rows")
+    parser.add_argument("--nodes", type=int, default=1, help="data nodes")
+    parser.add_argument("--rounds", type=int, default=3, help="epochs each way, in turns; the best counts")
+    own = parser.parse_args(arguments)
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # readers become children of this process when their ranks end
+    best: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        caches = Caches(own.server.resolve(), Path(folder) / "logs")
+        try:
+            cache = caches.of(table(Lake(Path(folder)), own.gigabytes), nodes=own.nodes)
+            for _ in range(own.rounds):
+                for way, ranks in ((WAYS[0], 1), *((way, own.ranks) for way in WAYS)):
+                    name = f"{ranks} alone" if way == "off" else f"{ranks} by one reader"
+                    figures = measure(cache, way, ranks)
+                    best[name] = {what: min(n, best.get(name, figures)[what]) for what, n in figures.items()}
+        finally:
+            caches.close()
+    report(best, own)
+
+
+def report(best: dict[str, dict[str, float]], own: argparse.Namespace) -> None:
+    """Prints the table and the ratios."""
+    print(f"a shuffled epoch of {own.gigabytes:g} GB of tokens, {own.nodes} data nodes; the least of {own.rounds}")
+    print(f"{'':18} {'clients CPU-s':>14} {'server CPU-s':>13} {'wall s':>8} {'GB sent':>8}")
+    for name, row in best.items():
+        print(f"{name:18} {row['client']:14.2f} {row['server']:13.2f} {row['wall']:8.2f} {row['bytes'] / 1e9:8.2f}")
+    one, alone, shared = best.values()
+    ratios = {
+        "wire": shared["bytes"] / one["bytes"],
+        "CPU": (shared["client"] + shared["server"]) / (alone["client"] + alone["server"]),
+        "wall": shared["wall"] / alone["wall"],
+    }
+    for name, ratio in ratios.items():
+        beside = "one reader" if name == "wire" else f"{own.ranks} alone"
+        print(f"{name}: {ratio:.3f} of {beside}; the bar is {BARS[name]}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--rank"]:
+        rank(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    else:
+        main()
