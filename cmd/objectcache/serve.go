@@ -210,6 +210,7 @@ func (f *serveFlags) run(ctx context.Context, log *slog.Logger) error {
 	joined := make(chan struct{})
 	once := sync.OnceFunc(func() { close(joined) })
 	p.Go(func() error {
+		secured.await(p, func(string) {}) // Envoys refuse a configuration without authorities
 		watchMembers(ctx, func(now []router.Member, hosts []string) {
 			control.setMembers(now)
 			members.SetHosts(hosts)

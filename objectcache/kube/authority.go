@@ -21,7 +21,7 @@ const (
 	// with the certificate.
 	authorityKey, certificateKey = "authority.pem", "ca.crt"
 	// authorityEvery is the time between two looks at both, and authorityPause that after a failure.
-	authorityEvery, authorityPause = time.Minute, 2 * time.Second
+	authorityEvery, authorityPause = time.Minute, 5 * time.Second
 )
 
 // KeepAuthority calls found with the authority in a Secret of the Service's namespace, at once and when it is another one, until ctx ends. It makes

@@ -216,3 +216,33 @@ func TestAConnectionThatSaysNothing(t *testing.T) {
 	}
 	p.stop()
 }
+
+// TestEnvoyByTLS checks that Envoy, whose clients send plain text, reaches object caches that refuse it, and follows them to another CA.
+func TestEnvoyByTLS(t *testing.T) {
+	t.Parallel()
+	ca := filepath.Join(t.TempDir(), "authority.pem")
+	newCA(t, ca)
+	f := startFleet(t, "--tls-authority", ca, "--plain-text=false")
+	e := startEnvoy(t, f.xds["a"], f.listener, "")
+	e.await()
+	e.becomes("cluster.objects.membership_total", 3)
+	for i := range 30 { // of all nodes
+		for _, method := range []string{http.MethodPut, http.MethodGet} {
+			if status, text, err := ask(t, e.address, method, fmt.Sprintf("open//%d", i), "body"); err != nil || status/100 != 2 {
+				t.Fatalf("%s %d: %d %s, %v", method, i, status, text, err)
+			}
+		}
+	}
+	if n := f.forwards("a", "b", "c"); n != 0 {
+		t.Errorf("%g requests were forwarded, want none", n)
+	}
+	newCA(t, ca)
+	e.becomes("cluster_manager.cluster_modified", 1) // with connections of its own
+	eventually(t, func() error {
+		status, text, err := ask(t, e.address, http.MethodGet, "open//0", "")
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("%d %s", status, text)
+		}
+		return err
+	})
+}
