@@ -81,24 +81,30 @@ func endingAt(t *testing.T, token string, end time.Time) string {
 }
 
 // holder creates a pod with a token mounted as described in docs/object-cache.md. It stores an object, reads it back through the
-// Service's name, and keeps running.
+// Service's name over TLS, verified by the ConfigMap's certificate, and keeps running.
 func holder(t *testing.T, namespace, name string) *corev1.Pod {
 	t.Helper()
 	const visit = `
-import sys, time, urllib.request
+import ssl, sys, time, urllib.request
+trust = ssl.create_default_context(cadata=sys.argv[2])
 for method, body in ("PUT", b"from a pod"), ("GET", None):
     token = open("/var/run/object-cache/token").read()
     request = urllib.request.Request(sys.argv[1], body, {"Authorization": "Bearer " + token}, method=method)
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=60, context=trust) as answer:
         print(method, answer.status, answer.read().decode(), flush=True)
 time.sleep(1e6)`
+	authority := &corev1.ConfigMap{}
+	await(t, "the certificate of the object caches' authority", func() error {
+		return cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: objectsNamespace, Name: "datacache-object-cache-ca"}, authority)
+	})
+	secure := strings.Replace(objectsService, "http://", "https://", 1) + "/v1/objects/team/" + name
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.PodSpec{
 			TerminationGracePeriodSeconds: new(int64(1)),
 			RestartPolicy:                 corev1.RestartPolicyOnFailure, // a moment without a response does not fail the test
 			Containers: []corev1.Container{{
-				Name: "visit", Image: trainerImage, Command: []string{"python3", "-c", visit, objectsService + "/v1/objects/team/" + name},
+				Name: "visit", Image: trainerImage, Command: []string{"python3", "-c", visit, secure, authority.Data["ca.crt"]},
 				VolumeMounts: []corev1.VolumeMount{{Name: "object-cache", MountPath: "/var/run/object-cache"}},
 			}},
 			Volumes: []corev1.Volume{objectsToken()},
