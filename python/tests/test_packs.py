@@ -21,6 +21,7 @@ from order import Epoch as Oracle
 from server import Cache, Caches
 
 from kubeflow_datacache import (
+    BalancedLoader,
     ColumnError,
     DataCache,
     Pack,
@@ -329,3 +330,31 @@ def test_no_row_is_lost_when_servers_are_lost(
             if len(steps) in (at, at + 5):
                 cluster.interrupt(["node-1" if len(steps) == at else "head"], 0.1)
         assert steps == law_steps()
+
+
+def test_balanced_steps_are_those_of_a_loader(cache: DataCache, rng: random.Random) -> None:
+    options: dict[str, Any] = {"global_batch_size": 60, "seed": SEED, "tail": "keep", "columns": ["id", "input_ids"]}
+    want = [sorted(batch.indices.tolist()) for batch in cache.loader(**options)]
+    lengths = [max(1, n) for n in lengths_of(ROWS)]
+    for world in (1, 4, 11):
+        loaders = [cache.loader(balance="input_ids", world=World(r, world), **options) for r in range(world)]
+        stop, steps, most = rng.randint(1, len(want) - 1), list[list[int]](), list[float]()
+        batches: Iterator[Any] = zip(*loaders, strict=True)
+        for parts in itertools.islice(batches, stop):
+            steps.append(sorted(row for part in parts for row in part["id"].to_pylist()))
+            costs = [sum(lengths[row] * (61_035 + lengths[row]) for row in part.indices.tolist()) for part in parts]
+            longest = max(lengths[row] for part in parts for row in part.indices.tolist())
+            most.append((max(costs) - min(costs)) / (longest * (61_035 + longest)))
+            assert all(part.indices.tolist() == part["id"].to_pylist() for part in parts)
+            assert sum(part.weight * part.num_rows for part in parts) == pytest.approx(world)
+        assert max(most) <= 1, "ranks differ by more than the longest row"
+        again = cache.loader(**options)  # without balance, or with it, the rest is the same
+        again.load_state_dict(loaders[-1].state_dict())
+        assert [*steps, *(sorted(batch.indices.tolist()) for batch in again)] == want
+    wrong: dict[str, Any] = {"transform": print, "tail": "pad", "order": 2, "workers": 2}
+    for name, value in wrong.items():
+        own: Any = {**options, "balance": "input_ids", name: value}
+        with pytest.raises(ValueError, match=f"{name}.* with balance"):
+            cache.loader(**own)
+    with pytest.raises(TypeError, match="balance = True: want the name of a column"):
+        BalancedLoader(cache, True, **options)  # pyright: ignore[reportArgumentType] - as users write it

@@ -14,6 +14,7 @@ for epoch in range(3):
 
 from importlib.metadata import PackageNotFoundError, version
 
+from kubeflow_datacache.balancing import BalancedLoader
 from kubeflow_datacache.buckets import LengthBuckets
 from kubeflow_datacache.cache import DataCache
 from kubeflow_datacache.credentials import CredentialOptions
@@ -50,6 +51,7 @@ except PackageNotFoundError:  # not installed, imported from a checkout
     __version__ = "0+unknown"
 
 __all__ = [
+    "BalancedLoader",
     "Batch",
     "CacheFailedError",
     "ColumnError",

@@ -22,7 +22,7 @@ from kubeflow_datacache.notebook import html_table
 from kubeflow_datacache.options import LoaderOptions
 from kubeflow_datacache.order.epoch import Share
 from kubeflow_datacache.order.pack import VERSION, Counts, Int64Array, Pack, PackedStep, Packer
-from kubeflow_datacache.order.packed import PackPlan, RankSteps
+from kubeflow_datacache.order.packed import RankStep, RankSteps, StepsPlan
 from kubeflow_datacache.order.split import Split
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.packed import PackedBatch
@@ -253,10 +253,11 @@ class PackLoader(Loader):
         order, pack, ready = self._order, self._pack, max(1, self._prefetch_bytes // _READY_SHARE)
         lengths = self._lengths_merge = self._merge_lengths()
         packed = itertools.islice(self._steps_of(lengths, self._position), self._index, None)
-        steps = RankSteps(packed, self._step, share)
+        own = (RankStep(step, step.share(share.rank, share.world)) for step in packed)
+        steps = RankSteps(own, self._step)
 
-        def make_plan(feed: RowFeed) -> PackPlan:
-            return PackPlan(order, share, feed.info.placement, steps)
+        def make_plan(feed: RowFeed) -> StepsPlan[RankStep]:
+            return StepsPlan(order, share, feed.info.placement, steps)
 
         def make_batch(block: Any, index: int, step: int) -> PackedBatch:
             return PackedBatch((order, share), pack, steps.pop(step), block, index, step)

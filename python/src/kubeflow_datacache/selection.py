@@ -14,6 +14,7 @@ from typing import Any, Final, Self, Unpack, overload
 import pyarrow as pa
 
 from kubeflow_datacache.arguments import check_int, column_names, length_of
+from kubeflow_datacache.balancing import BalancedLoader
 from kubeflow_datacache.client import Client, Closable
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import ColumnError
@@ -95,12 +96,19 @@ class Readable(Client, abc.ABC):
     def loader(self, *, pack: Pack, **options: Unpack[PackOptions]) -> PackLoader: ...
 
     @overload
-    def loader(self, *, pack: None = None, **options: Unpack[LoaderOptions]) -> Loader: ...
+    def loader(self, *, pack: None = None, balance: str | None = None, **options: Unpack[LoaderOptions]) -> Loader: ...
 
     @explicit_signature
-    def loader(self, *, pack: Pack | None = None, **options: Any) -> Loader:
-        """A Loader of this rank's batches; LoaderOptions describes the parameters. With pack, a PackLoader, whose
-        parameters are PackOptions."""
+    def loader(self, *, pack: Pack | None = None, balance: str | None = None, **options: Any) -> Loader:
+        """A Loader of this rank's batches; LoaderOptions describes the parameters.
+
+        pack: makes packs of tokens, in a PackLoader, whose parameters are PackOptions. balance: a column of lists or
+        text, by whose lengths each step is divided among ranks, so that all have as much work: a BalancedLoader.
+        """
+        if pack is not None and balance is not None:
+            raise ValueError("balance with pack: leave it out, packs are balanced")
+        if balance is not None:
+            return BalancedLoader(self, balance, **options)
         return Loader(self, **options) if pack is None else PackLoader(self, pack, **options)
 
     def table(

@@ -1,0 +1,124 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Loaders whose steps are divided among ranks by the lengths of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from kubeflow_datacache.client import Source
+from kubeflow_datacache.errors import DataCacheError
+from kubeflow_datacache.fetch.merge import Merge, RowFeed
+from kubeflow_datacache.fetch.prefetch import Prefetcher
+from kubeflow_datacache.loader import Loader
+from kubeflow_datacache.options import LoaderOptions
+from kubeflow_datacache.order.balance import balance
+from kubeflow_datacache.order.epoch import Epoch, RowIndices, Share
+from kubeflow_datacache.order.packed import BalancedStep, RankSteps, StepsPlan
+from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.rows.block import StepBlock
+from kubeflow_datacache.stop import Stop
+
+_LENGTHS_SHARE: Final = 8  # lengths that are read ahead get 1/8 of prefetch_bytes
+_READY_SHARE: Final = 4  # batches get 1/4
+
+
+class BalancedBatch(Batch):
+    """One rank's rows of one step; ranks have as much work, and not as many rows."""
+
+    __slots__ = ("_positions",)
+
+    def __init__(
+        self, origin: tuple[Epoch, Share], positions: RowIndices, block: StepBlock, index: int, step: int
+    ) -> None:
+        super().__init__(origin, block, index, step)
+        self._positions = positions
+
+    @property
+    def valid(self) -> npt.NDArray[np.bool_]:
+        """Boolean mask, shape (num_rows,): all True."""
+        return np.ones(self.num_rows, np.bool_)
+
+    @property
+    def _located(self) -> tuple[npt.NDArray[np.int16], RowIndices]:
+        order = self._origin[0]
+        return order.locate(order.rows_at(self._positions.astype(np.uint64)).view(np.int64))
+
+
+class BalancedLoader(Loader):
+    """A Loader whose ranks have as much work in each step, by the lengths of a column of lists or text. Create it with
+    DataCache.loader(balance=...).
+
+    The steps, and the states, are those of a Loader. A rank's rows of a step depend on the lengths, and their number
+    too. transform, tail="pad", order=2 and workers are not for it.
+    """
+
+    def __init__(self, cache: Source, balance: str, **options: Unpack[LoaderOptions]) -> None:
+        _check(balance, options)
+        self._column = balance
+        self._lengths_merge: Merge | None = None
+        super().__init__(cache, **options)
+        self._cache.check_columns([balance])
+
+    def _end(self) -> None:
+        if self._lengths_merge is not None:
+            self._lengths_merge.stop()
+            self._lengths_merge = None
+        super()._end()
+
+    def _takes(self, stop: Stop) -> bool:
+        """Rows are always requested by number."""
+        return True
+
+    def _steps_of(self, lengths: Merge, share: Share) -> Iterator[BalancedStep]:
+        """The rank's rows of each step from the current one on."""
+        order, known = self._order, np.empty(0, np.int64)
+        blocks = lengths.blocks(self._step * order.global_batch)
+        for step in range(self._step, order.steps):
+            size = order.size(step)
+            while len(known) < size:
+                if (block := next(blocks, None)) is None:
+                    raise DataCacheError("the loader was closed while it read")
+                known = np.concatenate([known, block.rows.column(0).to_numpy().astype(np.int64)])
+            own = balance(known[:size], share.world)[share.rank]
+            known = known[size:]
+            yield BalancedStep(np.array(own, np.int64) + step * order.global_batch)
+
+    def _read(self, share: Share) -> Prefetcher:
+        order, ready = self._order, max(1, self._prefetch_bytes // _READY_SHARE)
+        ahead = max(1, self._prefetch_bytes // _LENGTHS_SHARE)
+        own: dict[str, Any] = {"seed": order.seed, "shuffle": order.shuffle, "clump": order.clump, "tail": "keep"}
+        reader = Loader(
+            self._cache, columns=[f"length({self._column})"], global_batch_size=1, prefetch_bytes=ahead, **own
+        )
+        reader.set_epoch(order.number)
+        lengths = self._lengths_merge = reader.merge(Share(), ahead, ahead)
+        steps = RankSteps(self._steps_of(lengths, share), self._step)
+
+        def make_plan(feed: RowFeed) -> StepsPlan[BalancedStep]:
+            return StepsPlan(order, share, feed.info.placement, steps)
+
+        def make_batch(block: Any, index: int, step: int) -> BalancedBatch:
+            return BalancedBatch((order, share), steps.pop(step).positions, block, index, step)
+
+        merge = self.merge(share, self._prefetch_bytes // 2, ready, make_plan)
+        return Prefetcher(
+            order, share, merge, step=self._step, transform=None, ready_bytes=ready, timer=self._timer, make=make_batch
+        )
+
+
+def _check(column: Any, options: LoaderOptions) -> None:
+    """Raises TypeError or ValueError, naming the parameter."""
+    if not isinstance(column, str):
+        raise TypeError(f'balance = {column!r}: want the name of a column of lists or text, such as "input_ids"')
+    for name in ("transform", "transform_threads", "transform_processes", "worker", "workers"):
+        if options.get(name):
+            raise ValueError(f"{name} with balance: leave it out, and apply it to the batches")
+    if options.get("tail") == "pad":
+        raise ValueError('tail = "pad" with balance: give "drop" or "keep"; ranks have other numbers of rows anyway')
+    if options.get("order") == 2:
+        raise ValueError("order = 2 with balance: give 1, as a rank reads rows of the whole table")
