@@ -574,6 +574,10 @@ bench-host: build venv ## Print what eight ranks of one host with the same rows 
 bench-take: build venv ## Print what a shuffled epoch from 1 to 250 data nodes costs as streams and by row numbers (about 5 min, 4 GB of memory).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/take.py --server $(SERVER) $(BENCH)
 
+.PHONY: bench-pack
+bench-pack: build examples-venv ## Print how full and how equal packs of tokens are, beside next-fit and TRL's, and what an epoch of packs costs (about 2 min).
+	@PYTHONPATH=python/src:test/conformance:test/bench:hack $(EXAMPLES) test/bench/pack.py --server $(SERVER) $(BENCH)
+
 .PHONY: bench-turns
 bench-turns: build venv ## Print what loads, streams, epochs and answers cost with BEFORE=BINARY, another version, and with this one, in turns (about 5 min, 4 GB of memory).
 	@PYTHONPATH=python/src:test/conformance:test/bench:hack $(PYTHON) test/bench/turns.py --server $(SERVER) --before $(BEFORE) $(BENCH)

@@ -8,6 +8,7 @@ import io
 from collections.abc import Callable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from client import Client
@@ -51,3 +52,11 @@ def test_two_nodes_share_one_row_group(
     got = connect(two).table()
     assert got.equals(connect(one).table()), "the rows are in another order than on one node"
     assert got.equals(rows.cast(got.schema))
+    lengths = connect(two).table(["length(tokens)", "id", "length(text)"])
+    assert lengths.schema.types == [pa.int32(), pa.int64(), pa.int32()]
+    assert lengths["length(tokens)"].equals(pc.call_function("list_value_length", [rows["tokens"]]))
+    assert lengths["length(text)"].equals(pc.fill_null(pc.call_function("binary_length", [rows["text"]]), 0))
+    with pytest.raises(
+        pa.ArrowInvalid, match=r"length\(both\).*column .both. is struct.*want a list, a string or binary"
+    ):
+        connect(two).table(["length(both)"])

@@ -1,0 +1,143 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""make bench-pack: how full and how equal packs are, beside TRL's, and what an epoch of packs costs."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import tempfile
+import time
+from pathlib import Path
+
+import datasets  # pyright: ignore[reportMissingImports] - in the examples' environment
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from lake import Lake, Made
+from server import Cache, Caches
+from take import cpu_of
+from trl import pack_dataset  # pyright: ignore[reportMissingImports] - as above
+
+from kubeflow_datacache import DataCache, Loader, Pack, World
+from kubeflow_datacache.order.pack import Packer, deal
+
+Int64 = npt.NDArray[np.int64]
+RANKS, QUADRATIC, STEPS = 256, 61_035, 4
+
+
+def lengths_of(kind: str, rows: int, tokens: int) -> Int64:
+    """Lengths of rows, at most `tokens`."""
+    rng = np.random.default_rng(1)
+    logs = {
+        "lognormal": 6.4 + rng.standard_normal(rows),
+        "chat": np.where(
+            rng.random(rows) < 0.8, 5.5 + 0.8 * rng.standard_normal(rows), 8 + 0.5 * rng.standard_normal(rows)
+        ),
+        "code": 6.5 + 1.6 * rng.standard_normal(rows),
+    }[kind]
+    return np.clip(np.exp(logs), 16, tokens).astype(np.int64)
+
+
+def figures(packs: list[Int64], tokens: int) -> tuple[float, float]:
+    """The share of tokens that steps of packs use, and the cost of the dearest rank of a micro-batch over the mean."""
+    costs = [int((own * (QUADRATIC + own)).sum()) for own in packs]
+    dealt = [max(costs[i : i + RANKS]) for i in range(0, len(costs), RANKS)]
+    return sum(int(own.sum()) for own in packs) / (tokens * len(packs)), sum(dealt) * RANKS / sum(costs)
+
+
+def ours(lengths: Int64, tokens: int, count: int) -> list[Int64]:
+    """Packs in the order of micro-batches and ranks."""
+    packer = Packer(Pack("x", tokens, count), rows=len(lengths), seed=1, epoch=0, refused=lambda p, n: None)
+    out = list[Int64]()
+    for _, step in zip(range(STEPS), packer.steps(0, iter([lengths])), strict=False):
+        order = [pack for row in deal(step.costs, RANKS) for pack in row if pack is not None]
+        out += [step.packs[pack].lengths for pack in order]
+    return out
+
+
+def next_fit(lengths: Int64, tokens: int, count: int) -> list[Int64]:
+    """Each rank packs its own rows one after the other, as loaders with a buffer for each rank do."""
+    ranks = [iter(lengths[rank::RANKS]) for rank in range(RANKS)]
+    left, out = [next(rank) for rank in ranks], list[Int64]()
+    for _ in range(STEPS * count // RANKS):
+        for rank, rows in enumerate(ranks):
+            own, room = [left[rank]], tokens - left[rank]
+            while (row := next(rows)) <= room:
+                own.append(row)
+                room -= row
+            left[rank] = row
+            out.append(np.array(own))
+    return out
+
+
+def trls(lengths: Int64, tokens: int, count: int) -> list[Int64]:
+    """Packs of TRL's default strategy."""
+    rows = lengths[: int(1.1 * STEPS * count * tokens / lengths.mean())]
+    column = pa.ListArray.from_arrays(
+        pa.array(np.append(0, np.cumsum(rows)).astype(np.int32)), pa.nulls(rows.sum(), pa.int8())
+    )
+    packed = pack_dataset(datasets.Dataset(pa.table({"input_ids": column})), tokens, "bfd")
+    return [np.array(own) for own in packed["seq_lengths"][: STEPS * count]]
+
+
+def fill_and_balance() -> None:
+    """Prints fill and imbalance of steps of packs on RANKS ranks."""
+    print(f"{STEPS} steps on {RANKS} ranks: share of tokens used; dearest rank of a micro-batch / mean")
+    for tokens, count in ((8192, 512), (32_768, 256)):
+        for kind in ("lognormal", "chat", "code"):
+            lengths, shown = lengths_of(kind, 60_000 if tokens == 8192 else 120_000, tokens), list[str]()
+            lengths = np.tile(lengths, 1 + int(2.5 * STEPS * count * tokens / lengths.sum()))
+            for name, make in (("ours", ours), ("next-fit a rank", next_fit), ("TRL bfd", trls)):
+                fill, most = figures(make(lengths, tokens, count), tokens)
+                shown.append(f"{name} {fill:.4f} {most:.3f}")
+            print(f"{tokens:6} tokens, {count} packs, {kind:9}: " + "; ".join(shown), flush=True)
+
+
+def read(loader: Loader, cache: Cache) -> tuple[float, float, float]:
+    """Reads an epoch. Returns CPU seconds of the server and of the client, and seconds until the first batch."""
+    began, client, server, first = time.perf_counter(), time.process_time(), cpu_of(cache), 0.0
+    for _ in loader:
+        first = first or time.perf_counter() - began
+    return cpu_of(cache) - server, time.process_time() - client, first
+
+
+def costs(server: Path, rows: int) -> None:
+    """Prints what an epoch costs with packs and without."""
+    lengths, tokens = lengths_of("lognormal", rows, 8192), 8192
+    ends = pa.array(np.append(0, np.cumsum(lengths)).astype(np.int32))
+    data = pa.table({"input_ids": pa.ListArray.from_arrays(ends, pa.array(np.zeros(lengths.sum(), np.int32)))})
+    print(f"{rows} rows of {lengths.mean():.0f} tokens, shuffled, one rank, 2 data nodes: the least of 3 epochs")
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(Caches(server, Path(folder) / "logs")) as caches:
+        cache = caches.of(Made("packs", Lake(Path(folder)).create("t", data.schema, data).metadata_location))
+        with DataCache(cache.endpoint) as client:
+            ways = {
+                "rows": client.loader(global_batch_size=512, world=World(0, 1)),
+                "packs": client.loader(pack=Pack("input_ids", tokens, 64), world=World(0, 1)),
+            }
+            best: dict[str, list[float]] = {}
+            for _ in range(3):
+                for way, loader in ways.items():
+                    best[way] = [min(pair) for pair in zip(best.get(way, [9e9] * 3), read(loader, cache), strict=True)]
+        packer = Packer(Pack("x", tokens, 64), rows=rows, seed=1, epoch=0, refused=lambda p, n: None)
+        began = time.process_time()
+        steps = sum(1 for _ in packer.steps(0, iter([lengths])))
+        plan = time.process_time() - began
+    for way, (servers, own, first) in best.items():
+        print(f"{way:6} server {servers:5.2f} CPU-s, client {own:5.2f} CPU-s, first batch {first * 1e3:4.0f} ms")
+    print(f"packing alone, within the client's: {plan:.2f} CPU-s, {plan / rows * 1e6:.1f} us a row, {steps} steps")
+
+
+def main() -> None:
+    """Prints the measurements."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--server", type=Path, required=True, help="the cacheserver binary")
+    parser.add_argument("--rows", type=int, default=60_000, help="rows of the table")
+    arguments = parser.parse_args()
+    datasets.disable_progress_bars()
+    fill_and_balance()
+    costs(arguments.server, arguments.rows)
+
+
+if __name__ == "__main__":
+    main()
