@@ -102,7 +102,7 @@ func NewServer(transport Implementation, t TLS, memory Memory, m *ops.Metrics, l
 		return newGRPC(t.credentials(config, failures.Note), unary, stream, memory, log), nil
 	}
 	return h2.New(h2.Config{
-		Codec: NewCodec(), TLS: config, Plain: t.Plain, Unary: unary, Stream: stream, Log: log,
+		Codec: NewCodec(), TLS: config, Plain: t.Plain, Peek: handshake.Peek, Unary: unary, Stream: stream, Log: log,
 		Limit: limit, HandshakeFailed: failures.Note, Memory: memory, RequestTimeout: requestTimeout, SendTimeout: SendTimeout,
 	}), nil
 }

@@ -59,7 +59,7 @@ var bans = []ban{
 		why: "rows in memory must not depend on their source or on how they are sent"},
 	{folder: "cacheserver/source/parquet/decode", forbidden: []string{icebergGo, grpc, flight, own("source/iceberg"), own("rows"), own("objstore"), own("head"), own("node"), own("protocol")},
 		why: "it only decodes the bytes of a column chunk, independent of tables and of storage in memory"},
-	{folder: "cacheserver/transport/h2", forbidden: []string{icebergGo, arrow, module + "/cacheserver"},
+	{folder: "cacheserver/transport/h2", forbidden: []string{icebergGo, arrow, module},
 		why: "it is a general gRPC server, independent of the service that uses it"},
 	{folder: "cacheserver/protocol/exchange", strict: true, allowed: []string{"google.golang.org/protobuf/encoding/protowire"},
 		why: "bytes from unauthenticated clients must not reach a general-purpose parser"},

@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"net"
 	"sync"
-
-	"github.com/kubeflow/datacache/internal/handshake"
 )
 
 const (
@@ -21,13 +19,12 @@ const (
 	batchBytes = 256 << 10
 )
 
-// begins returns the connection from its first byte on, and whether it is a TLS connection. With TLS it waits for that byte: a connection without
-// one, as of a port check, is no failed handshake.
+// begins returns the connection from its first byte on, and whether it is a TLS connection.
 func (c *Config) begins(raw net.Conn) (from net.Conn, secure bool, err error) {
-	if c.TLS == nil {
-		return raw, false, nil
+	if c.TLS == nil || c.Peek == nil {
+		return raw, c.TLS != nil, nil
 	}
-	from, secure, err = handshake.Peek(raw)
+	from, secure, err = c.Peek(raw)
 	return from, secure || !c.Plain, err
 }
 

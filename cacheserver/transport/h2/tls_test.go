@@ -4,6 +4,7 @@
 package h2
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -102,13 +103,29 @@ func recordLengths(t *testing.T, data []byte) (lengths []int) {
 	return lengths
 }
 
+// peeked is a connection that is read through a buffer.
+type peeked struct {
+	net.Conn
+	*bufio.Reader
+}
+
+// Read implements net.Conn.
+func (p peeked) Read(to []byte) (int, error) { return p.Reader.Read(to) }
+
+// peek takes a connection for one of TLS unless it begins with a letter.
+func peek(raw net.Conn) (from net.Conn, secure bool, err error) {
+	r := bufio.NewReader(raw)
+	first, err := r.Peek(1)
+	return peeked{raw, r}, err == nil && first[0] < 'A', err
+}
+
 // TestOnePort checks that one port takes TLS and plain text, that the peer of a call tells them apart, and that a connection that begins
 // with anything else, or with nothing, is closed.
 func TestOnePort(t *testing.T) {
 	t.Parallel()
 	serverTLS, clientTLS := selfSigned(t)
 	secure := make(chan bool, 2)
-	s := serve(t, Config{TLS: serverTLS, Plain: true, Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	s := serve(t, Config{TLS: serverTLS, Plain: true, Peek: peek, Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		p, _ := peer.FromContext(ctx)
 		secure <- p.AuthInfo != nil
 		return handler(ctx, req)
