@@ -107,10 +107,10 @@ func (e *extent) addValid(src unsafe.Pointer, q *piece, valid []byte, bit int64,
 	for at := q.start; at < q.start+int64(q.n); at += 64 {
 		n := int(min(64, q.start+int64(q.n)-at))
 		word, all := load64(valid, bit+at), ^uint64(0)>>(64-n)
-		switch word &= all; {
-		case word == 0:
+		switch word &= all; word {
+		case 0:
 			continue
-		case word == all:
+		case all:
 			if !e.addValues(src, at, n, width) {
 				return false
 			}
