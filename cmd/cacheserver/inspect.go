@@ -34,8 +34,9 @@ func inspectCommand(env command.Env) *cobra.Command {
 		Long: `inspect reads the table's metadata and the footers of its data files, no rows, and prints the plan: its
 splits (Parquet row groups, cut where a node's share ends) in row order, and which data node gets which.
 
-ROWS are the file's own, before deletes and the filter; BYTES are the selected columns, uncompressed. With --ranks and --rate it also prints
-the memory, the cores and the connections that the cache takes, by measurements.`,
+ROWS are the file's own, before deletes and the filter; BYTES are the selected columns, uncompressed; in memory integers take fewer where
+their values need fewer. With --ranks and --rate it also prints the memory that the cache takes at most, the cores and the connections, by
+measurements.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkDemand(&demand, rate); err != nil {
