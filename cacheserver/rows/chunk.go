@@ -11,7 +11,7 @@ type slab struct {
 	rows  int64
 	body  []byte
 	spans []span // by buffer of the layout; for values in a strip: the offset of the first one and their size
-	forms []form // by node of the layout; only those of kindFixed have a meaning
+	forms []form // by node of the layout
 }
 
 // newSlab makes a slab in memory, which has slabSize bytes.

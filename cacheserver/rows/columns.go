@@ -27,7 +27,7 @@ func (r *Rows) countColumns(c *Chunk) {
 		before := r.columns[i]
 		for _, n := range r.layout.nodesOf(i) {
 			for b, s := range c.spans[n.buf : n.buf+n.kind.buffers()] {
-				if n.kind == kindFixed && b == 1 && n.width > 0 {
+				if n.integer && b == 1 {
 					s.length = s.length / int64(c.forms[n.id].width) * int64(n.width)
 				}
 				r.columns[i] += padded(s.length)

@@ -200,7 +200,7 @@ func (p *copier) bytes(nodes []*node) (total int64, ok bool) {
 
 // valueBytes returns the bytes of a value of kindFixed in the body.
 func (p *copier) valueBytes(n *node) int64 {
-	if p.packed {
+	if p.packed && n.formed() {
 		return int64(p.forms[n.id].width)
 	}
 	return int64(n.width)

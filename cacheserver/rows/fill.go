@@ -68,7 +68,7 @@ func (p *copier) fillFixed(n *node, f *fieldNode, valid []byte, buf int) {
 		return
 	case n.strip != nil && p.clean:
 		clear(dst[int(f.length)*n.width:])
-	case p.packed && int(p.forms[n.id].width) < width:
+	case p.packed && n.integer && int(p.forms[n.id].width) < width:
 		width = int(p.forms[n.id].width)
 		clear(dst[writeNarrow(dst, n.width, &p.forms[n.id], sb.a, p.of[n.id]):])
 	case p.clean && sb.narrow:
@@ -76,7 +76,7 @@ func (p *copier) fillFixed(n *node, f *fieldNode, valid []byte, buf int) {
 	default:
 		clear(dst[writeValues(dst, n.width, sb.a, p.of[n.id]):])
 	}
-	if f.nulls > 0 && (!p.clean || sb.based) {
+	if f.nulls > 0 && (!p.clean || sb.dirty) {
 		zeroNulls(dst, valid, int(f.length), width)
 	}
 }

@@ -12,16 +12,24 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
-// form is how a slab stores the values of a node of kindFixed: each as its difference from base, in width bytes. See ADR 43.
+// form is how a slab stores the values of a node of integers, or of a column of a strip: each as its difference from base, in width bytes.
+// See ADR 43.
 type form struct {
 	base   int64
 	width  uint16
 	at     uint16 // offset in a strip's row
-	stride uint32 // bytes from value to value
+	stride uint16 // bytes from value to value
+	kind   uint16 // only in a formTable: equal in chunks with the same widths, unless it is mostKinds
 }
 
+// mostKinds is the greatest kind of a form.
+const mostKinds = math.MaxUint16
+
 // whole is the form of values of width bytes that are stored as they are, outside of strips.
-func whole(width int) form { return form{width: uint16(width), stride: uint32(width)} }
+func whole(width int) form { return form{width: uint16(width), stride: uint16(width)} }
+
+// formed reports whether chunks have the values of a node in a form; all others are as they are.
+func (n *node) formed() bool { return n.integer || n.strip != nil }
 
 // isInteger reports whether values of a type are integers of 32 or 64 bits, which chunks may store in fewer bytes.
 func isInteger(dt arrow.DataType) bool {
@@ -36,7 +44,10 @@ func isInteger(dt arrow.DataType) bool {
 // chooseForms sets the forms of the measured rows: the shortest ones for a chunk, otherwise the values as they are.
 func (p *copier) chooseForms(l *Layout) {
 	for _, n := range l.nodes {
-		p.forms[n.id] = whole(n.width)
+		p.forms[n.id] = form{}
+		if n.formed() {
+			p.forms[n.id] = whole(n.width)
+		}
 		if p.packed && n.integer {
 			p.forms[n.id] = p.formOf(n)
 		}
@@ -48,7 +59,7 @@ func (p *copier) chooseForms(l *Layout) {
 			stride += p.forms[n.id].width
 		}
 		for _, n := range s.nodes {
-			p.forms[n.id].stride = uint32(stride)
+			p.forms[n.id].stride = stride
 		}
 	}
 }
@@ -209,7 +220,6 @@ func writeNarrow(dst []byte, width int, f *form, src []unsafe.Pointer, ps []piec
 type formTable struct {
 	forms []form // by chunk and node
 	nodes int
-	alike []int32 // by chunk: the first chunk with the same widths
 }
 
 // of is the form of a node in a chunk.
@@ -220,28 +230,31 @@ func (r *Rows) addForms() {
 	t := formTable{nodes: len(r.layout.nodes)}
 	narrow := false
 	for _, n := range r.layout.nodes {
-		if n.kind != kindFixed {
+		if !n.formed() {
 			continue
 		}
 		sb := &r.buffers[n.id]
 		for _, c := range r.chunks {
 			f := &c.forms[n.id]
 			sb.narrow = sb.narrow || int(f.width) != n.width || n.strip != nil && int(f.stride) != n.strip.stride
-			sb.based = sb.based || f.base != 0 && c.spans[n.buf].length > 0
+			sb.based = sb.based || f.base != 0
+			sb.dirty = sb.dirty || f.base != 0 && c.spans[n.buf].length > 0
 		}
 		narrow = narrow || sb.narrow
 	}
 	if !narrow {
 		return
 	}
-	first := map[string]int32{}
-	for i, c := range r.chunks {
-		t.forms = append(t.forms, c.forms...)
+	kinds := map[string]uint16{}
+	for _, c := range r.chunks {
 		key := widths(c.forms)
-		if _, ok := first[key]; !ok {
-			first[key] = int32(i)
+		if _, ok := kinds[key]; !ok {
+			kinds[key] = uint16(min(len(kinds), mostKinds))
 		}
-		t.alike = append(t.alike, first[key])
+		for _, f := range c.forms {
+			f.kind = kinds[key]
+			t.forms = append(t.forms, f)
+		}
 	}
 	r.forms = t
 }
@@ -286,7 +299,7 @@ func (p *copier) writeWide(dst []byte, n *node) int {
 // prefetch prefetches slots of a node, or rows of its strip, in chunks.
 func (p *copier) prefetch(ps []piece, n *node, src []unsafe.Pointer) {
 	for len(ps) > 0 {
-		k, stride := 1, uint32(1)
+		k, stride := 1, uint16(1)
 		if ps[0].src >= 0 {
 			stride = p.table.of(ps[0].src, n.id).stride
 			for k < len(ps) && ps[k].src >= 0 && p.table.of(ps[k].src, n.id).stride == stride {

@@ -227,8 +227,6 @@ func TestForms(t *testing.T) {
 		{"an hour", arrow.FixedWidthTypes.Timestamp_us, 1_700_000_000_000_000, 3_600_000_000, form{base: 1_700_000_000_000_000, width: 4, stride: 4}},
 		{"the greatest uint64", arrow.PrimitiveTypes.Uint64, -70_000, 60_000, form{base: -70_000, width: 2, stride: 2}},
 		{"every int64", arrow.PrimitiveTypes.Int64, math.MinInt64, math.MaxUint64, form{base: 0, width: 8, stride: 8}},
-		{"not an integer", arrow.PrimitiveTypes.Float64, 0, 1, form{base: 0, width: 8, stride: 8}},
-		{"already short", arrow.PrimitiveTypes.Uint16, 0, 1, form{base: 0, width: 2, stride: 2}},
 	} {
 		width := c.dt.(arrow.FixedWidthDataType).BitWidth() / 8
 		values := make([]byte, 0, 300*width)
@@ -332,5 +330,17 @@ func TestExtentEqualsLoop(t *testing.T) {
 		if least, most := extentOf(short); least != slices.Min(short) || most != slices.Max(short) {
 			t.Fatalf("%d to %d of %d", least, most, short)
 		}
+	}
+}
+
+// TestWideValues checks values whose width is more than a form can say.
+func TestWideValues(t *testing.T) {
+	width := math.MaxUint16 + 2
+	values := bytes.Repeat([]byte("datacache"), 3*width/9+1)[:3*width]
+	batch := single(raw(fixed(width), 3, nil, [][]byte{values}))
+	st := load(t, batch.Schema(), 0, batch)
+	equalBatches(t, "rows", st.readRows(t, st.layout.All(), []int64{2, 0, 1}, 1<<20), take(t, batch, []int64{2, 0, 1}))
+	if got, want := st.rows.ColumnBytes()[0], padded(int64(len(values))); got != want {
+		t.Errorf("%d bytes, want %d", got, want)
 	}
 }

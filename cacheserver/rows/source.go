@@ -21,7 +21,8 @@ type sourceBuffers struct {
 
 	nullable bool // a source has, or had, a validity bitmap
 	narrow   bool // a source, a chunk, has the values or their strip in another form than the layout's
-	based    bool // nulls are not zeros in a source
+	based    bool // a source, a chunk, has the differences from a base
+	dirty    bool // in such a source, nulls are not zeros
 }
 
 // addSlab adds a slab as a source to the buffers of n and its children.

@@ -5,6 +5,7 @@ package rows
 
 import (
 	"math"
+	"slices"
 	"unsafe"
 )
 
@@ -56,8 +57,9 @@ type stripRows struct {
 	n     int
 	rows  [stripBlock]unsafe.Pointer // the first byte of each
 	forms [stripBlock]*form          // of the first node of its chunk
-	first int32                      // the chunk of the first row
-	mixed bool                       // chunks have other widths than the first
+	kind  uint16                     // of the first form
+	mixed bool                       // forms are of several kinds
+	block [stripBlock * stripBytes]byte
 }
 
 // unpackForms is unpack for strips whose columns have other widths and offsets from chunk to chunk.
@@ -75,51 +77,54 @@ func (p *copier) unpackForms(parts []part) {
 			f := p.table.of(q.src, first.node.id)
 			row := unsafe.Add(first.src[q.src], int(q.start)*int(f.stride)-int(f.at))
 			if int(q.n) >= stripBlock {
-				at += block.flush(parts, at)
+				at += p.flush(&block, parts, at)
 				p.unpackRun(parts, q, row, at)
 				at += int(q.n)
 				continue
 			}
 			for range q.n {
-				block.add(&p.table, row, q.src)
+				block.add(row, f, first.node.id)
 				row = unsafe.Add(row, f.stride)
 				if block.n == stripBlock {
-					at += block.flush(parts, at)
+					at += p.flush(&block, parts, at)
 				}
 			}
 		}
 		batch = next
 	}
-	block.flush(parts, at)
+	p.flush(&block, parts, at)
 }
 
-// add collects a row of a chunk.
-func (b *stripRows) add(t *formTable, row unsafe.Pointer, chunk int32) {
+// add collects a row of a chunk in which a node has the form f.
+func (b *stripRows) add(row unsafe.Pointer, f *form, node int) {
 	if b.n == 0 {
-		b.first, b.mixed = t.alike[chunk], false
+		b.kind, b.mixed = f.kind, f.kind == mostKinds
 	}
-	b.mixed = b.mixed || t.alike[chunk] != b.first
-	b.rows[b.n], b.forms[b.n] = row, t.of(chunk, 0)
+	b.mixed = b.mixed || f.kind != b.kind
+	b.rows[b.n&(stripBlock-1)], b.forms[b.n&(stripBlock-1)] = row, formAt(f, -node)
 	b.n++
 }
 
 // flush copies the collected rows to slots of the columns from slot at on, and returns their number.
-func (b *stripRows) flush(parts []part, at int) int {
+func (p *copier) flush(b *stripRows, parts []part, at int) int {
 	n := b.n
-	if n == 0 {
-		return 0
-	}
-	for i := range parts {
-		c := &parts[i]
+	for n > 0 && len(parts) > 0 {
+		if k := b.together(parts, at); k > 0 {
+			parts = parts[k:]
+			continue
+		}
+		c := &parts[0]
+		parts = parts[1:]
+		based := p.buffers[c.node.id].based
 		switch {
 		case c.node.width == 8 && b.mixed:
 			takeValues[uint64](b, c.node.id, slots[uint64](c, at, n))
 		case c.node.width == 4 && b.mixed:
 			takeValues[uint32](b, c.node.id, slots[uint32](c, at, n))
 		case c.node.width == 8:
-			takeAlike[uint64](b, c.node, slots[uint64](c, at, n))
+			takeAlike[uint64](b, c.node.id, based, slots[uint64](c, at, n))
 		case c.node.width == 4:
-			takeAlike[uint32](b, c.node, slots[uint32](c, at, n))
+			takeAlike[uint32](b, c.node.id, based, slots[uint32](c, at, n))
 		default:
 			width := c.node.width
 			for k := range n {
@@ -132,6 +137,34 @@ func (b *stripRows) flush(parts []part, at int) int {
 	return n
 }
 
+// together copies the collected rows of leading columns that transpose handles at once and that chunks have as they are. It returns the
+// number of columns, or 0.
+func (b *stripRows) together(parts []part, at int) int {
+	k := alike(parts)
+	if k == 1 || b.mixed || b.n%8 > 0 || slices.ContainsFunc(parts[:k], func(c part) bool { return c.node.integer }) {
+		return 0
+	}
+	first, size := formAt(b.forms[0], parts[0].node.id).at, k*parts[0].node.width
+	switch size {
+	case 64:
+		collect[[64]byte](b, first)
+	case 32:
+		collect[[32]byte](b, first)
+	default:
+		collect[[16]byte](b, first)
+	}
+	transpose(parts[:k], unsafe.Pointer(&b.block), size, b.n, at)
+	return k
+}
+
+// collect copies a part of each row, from byte at on, to the block.
+func collect[T any](b *stripRows, at uint16) {
+	to := unsafe.Slice((*T)(unsafe.Pointer(&b.block)), stripBlock)
+	for i, row := range b.rows[:b.n] {
+		to[i] = *(*T)(unsafe.Add(row, at))
+	}
+}
+
 // takeValues copies the values of a column. It reads up to seven bytes more, of the next column or of what follows a strip in its slab.
 func takeValues[T uint32 | uint64](b *stripRows, node int, out []T) {
 	rows, forms := b.rows[:len(out)], b.forms[:len(out)]
@@ -141,19 +174,19 @@ func takeValues[T uint32 | uint64](b *stripRows, node int, out []T) {
 	}
 }
 
-// takeAlike is takeValues for rows of chunks with the same widths.
-func takeAlike[T uint32 | uint64](b *stripRows, n *node, out []T) {
+// takeAlike is takeValues for rows of chunks with the same widths, of which some may have a base.
+func takeAlike[T uint32 | uint64](b *stripRows, node int, based bool, out []T) {
 	rows, forms := b.rows[:len(out)], b.forms[:len(out)]
-	f := formAt(forms[0], n.id)
+	f := formAt(forms[0], node)
 	at, mask := f.at, T(lowBytes[f.width&15])
-	if !n.integer {
+	if !based {
 		for i := range out {
-			out[i] = *(*T)(unsafe.Add(rows[i], at))
+			out[i] = *(*T)(unsafe.Add(rows[i], at)) & mask
 		}
 		return
 	}
 	for i := range out {
-		out[i] = *(*T)(unsafe.Add(rows[i], at))&mask + T(formAt(forms[i], n.id).base)
+		out[i] = *(*T)(unsafe.Add(rows[i], at))&mask + T(formAt(forms[i], node).base)
 	}
 }
 
