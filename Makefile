@@ -18,6 +18,7 @@ PROMTOOL_VERSION       := v0.316.0
 ACTIONLINT_VERSION     := v1.7.12
 GOVULNCHECK_VERSION    := v1.3.0
 MEGATRON_BRIDGE_VERSION := 0.6.2
+DLIO_VERSION           := 2.0.0
 
 # ---- Where things go. Nothing big lands in the checkout; Go keeps its own caches.
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/datacache
@@ -38,6 +39,9 @@ EXAMPLES      := $(EXAMPLES_VENV)/bin/python
 PEERS_LOCK    := hack/python/peers.txt
 PEERS_VENV    := $(call venv_of,peers,$(PEERS_LOCK))
 PEERS         := $(PEERS_VENV)/bin/python
+MLPERF_LOCK   := hack/python/mlperf.txt
+MLPERF_VENV   := $(call venv_of,mlperf,$(LOCK) $(TRAINING_LOCK) $(MLPERF_LOCK))
+MLPERF        := $(MLPERF_VENV)/bin/python
 CLIENTS_LOCK  := hack/python/clients.txt
 CLIENTS_VENV  := $(call venv_of,clients,$(CLIENTS_LOCK))
 CLIENTS       := $(CLIENTS_VENV)/bin/python
@@ -610,6 +614,14 @@ bench-worlds: build training-venv ## Print how long a rank waits for its batch w
 .PHONY: bench-gpu
 bench-gpu: build training-venv ## Print how long training steps wait for batches on the GPU, by each way there (about 3 min; says so where there is no GPU, and fails).
 	@PYTHONPATH=python/src:test/conformance:hack $(TRAINING) test/bench/gpu.py --server $(SERVER)
+
+DLIO := $(CACHE)/tools/dlio-$(DLIO_VERSION)
+.PHONY: bench-mlperf
+bench-mlperf: build training-venv ## Print how many accelerators of MLPerf Storage's flux and dlrm a core feeds, by DLIO's own loop: pyarrow by sample and by row group, and ours (about 12 min, 3 GB of memory, nothing else on the machine; no MLPerf result).
+	@hack/venv --over $(TRAINING_VENV) $(MLPERF_VENV) $(MLPERF_LOCK)
+	@test -e $(DLIO)/complete || { mkdir -p $(DLIO) && cd $(DLIO) && \
+		$(PYTHON3) -m pip download --quiet --no-deps dlio-benchmark==$(DLIO_VERSION) && $(PYTHON3) -m zipfile -e *.whl . && touch complete; }
+	@PYTHONPATH=python/src:test/bench:test/conformance:hack:$(DLIO) $(MLPERF) -m mlperf --server $(SERVER) $(BENCH)
 
 .PHONY: bench-objects
 bench-objects: build venv $(MINIO) ## Print the object cache's requests per CPU-second beside nginx, what a fleet and OBJECTS=4900000 objects a node take (for docs/scale.md), a 1 GB table read twice (about 25 min).
