@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ from kubeflow_datacache import (
     World,
     mix,
 )
+from kubeflow_datacache.fetch.merge import Merge
 from kubeflow_datacache.selection import Readable
 from pack_law import Law
 
@@ -358,3 +360,16 @@ def test_balanced_steps_are_those_of_a_loader(cache: DataCache, rng: random.Rand
             cache.loader(**own)
     with pytest.raises(TypeError, match="balance = True: want the name of a column"):
         BalancedLoader(cache, True, **options)  # pyright: ignore[reportArgumentType] - as users write it
+
+
+def test_a_forked_child_leaves_the_parents_streams(cache: DataCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    (loader,), steps = ranks_of(cache, 1), list[Step]()
+    for step in walk([loader]):
+        if not steps:
+            if (child := os.fork()) == 0:
+                monkeypatch.setattr(Merge, "stop", lambda _: os._exit(3))  # would cancel calls of the parent
+                loader.close()
+                os._exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        steps.append(step)
+    assert steps == law_steps()

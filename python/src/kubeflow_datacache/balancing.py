@@ -14,16 +14,14 @@ from kubeflow_datacache.client import Source
 from kubeflow_datacache.errors import DataCacheError
 from kubeflow_datacache.fetch.merge import Merge, RowFeed
 from kubeflow_datacache.fetch.prefetch import Prefetcher
-from kubeflow_datacache.loader import Loader
+from kubeflow_datacache.lengths import LengthsLoader
 from kubeflow_datacache.options import LoaderOptions
 from kubeflow_datacache.order.balance import balance
 from kubeflow_datacache.order.epoch import Epoch, RowIndices, Share
 from kubeflow_datacache.order.packed import BalancedStep, RankSteps, StepsPlan
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.block import StepBlock
-from kubeflow_datacache.stop import Stop
 
-_LENGTHS_SHARE: Final = 8  # lengths that are read ahead get 1/8 of prefetch_bytes
 _READY_SHARE: Final = 4  # batches get 1/4
 
 
@@ -49,7 +47,7 @@ class BalancedBatch(Batch):
         return order.locate(order.rows_at(self._positions.astype(np.uint64)).view(np.int64))
 
 
-class BalancedLoader(Loader):
+class BalancedLoader(LengthsLoader):
     """A Loader whose ranks have as much work in each step, by the lengths of a column of lists or text. Create it with
     DataCache.loader(balance=...).
 
@@ -60,19 +58,8 @@ class BalancedLoader(Loader):
     def __init__(self, cache: Source, balance: str, **options: Unpack[LoaderOptions]) -> None:
         _check(balance, options)
         self._column = balance
-        self._lengths_merge: Merge | None = None
         super().__init__(cache, **options)
         self._cache.check_columns([balance])
-
-    def _end(self) -> None:
-        if self._lengths_merge is not None:
-            self._lengths_merge.stop()
-            self._lengths_merge = None
-        super()._end()
-
-    def _takes(self, stop: Stop) -> bool:
-        """Rows are always requested by number."""
-        return True
 
     def _steps_of(self, lengths: Merge, share: Share) -> Iterator[BalancedStep]:
         """The rank's rows of each step from the current one on."""
@@ -90,13 +77,7 @@ class BalancedLoader(Loader):
 
     def _read(self, share: Share) -> Prefetcher:
         order, ready = self._order, max(1, self._prefetch_bytes // _READY_SHARE)
-        ahead = max(1, self._prefetch_bytes // _LENGTHS_SHARE)
-        own: dict[str, Any] = {"seed": order.seed, "shuffle": order.shuffle, "clump": order.clump, "tail": "keep"}
-        reader = Loader(
-            self._cache, columns=[f"length({self._column})"], global_batch_size=1, prefetch_bytes=ahead, **own
-        )
-        reader.set_epoch(order.number)
-        lengths = self._lengths_merge = reader.merge(Share(), ahead, ahead)
+        lengths = self._lengths = self._read_lengths(self._column)
         steps = RankSteps(self._steps_of(lengths, share), self._step)
 
         def make_plan(feed: RowFeed) -> StepsPlan[BalancedStep]:

@@ -256,7 +256,7 @@ class PackMixLoader(PackLoader, MixLoader):
     def _tables(self) -> Sequence[Readable]:
         return list(self._mixture.caches.values())
 
-    def _loader(self, **options: Any) -> Loader:
+    def _rows_of(self, **options: Any) -> Loader:
         return MixLoader(self._mixture, **options)
 
 

@@ -17,6 +17,7 @@ from kubeflow_datacache.client import Client, Source
 from kubeflow_datacache.errors import ColumnError, DataCacheError, StateError
 from kubeflow_datacache.fetch.merge import Merge, RowFeed
 from kubeflow_datacache.fetch.prefetch import Prefetcher
+from kubeflow_datacache.lengths import LengthsLoader
 from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.notebook import html_table
 from kubeflow_datacache.options import LoaderOptions
@@ -26,10 +27,8 @@ from kubeflow_datacache.order.packed import RankStep, RankSteps, StepsPlan
 from kubeflow_datacache.order.split import Split
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.packed import PackedBatch
-from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.world import World, check_resize
 
-_LENGTHS_SHARE: Final = 8  # lengths that are read ahead get 1/8 of prefetch_bytes
 _READY_SHARE: Final = 4  # batches get 1/4
 _CHECKED: Final = 1 << 18  # rows whose lengths are checked at once
 _ROWS: Final = ("global_batch_size", "tail", "next_step")  # fields of a loader's state that have no meaning for packs
@@ -48,7 +47,7 @@ class PackOptions(TypedDict, total=False):
     world: World | None
 
 
-class PackLoader(Loader):
+class PackLoader(LengthsLoader):
     """Iterates over this rank's packs of an epoch. Create it with DataCache.loader(pack=...).
 
     Each batch is a step, a PackedBatch. The packs of a step are the same for any number of ranks and after any restart.
@@ -67,7 +66,6 @@ class PackLoader(Loader):
         self._pack = pack
         self._position = self._index = 0  # the window of the next step, and its number in the window
         self._counts, self._checked = Counts(), False
-        self._lengths_merge: Merge | None = None
         super().__init__(cache, global_batch_size=1, tail="keep", **options)
         for name, table in itertools.product(needed, self._tables):
             table.check_columns([name])
@@ -100,7 +98,7 @@ class PackLoader(Loader):
     def count_steps(self) -> int:
         """The number of steps of the current epoch, for schedules of learning rates. Reads all lengths and packs
         them: about 5 s for a million rows."""
-        merge = self._merge_lengths()
+        merge = self._read_lengths(self._pack.column)
         try:
             return sum(1 for _ in self._steps_of(merge, 0))
         finally:
@@ -182,32 +180,10 @@ class PackLoader(Loader):
         self._complete = self._position >= self._order.rows
         self._counts = self._counts.plus(step.counts)
 
-    def _end(self) -> None:
-        if self._lengths_merge is not None:
-            self._lengths_merge.stop()
-            self._lengths_merge = None
-        super()._end()
-
-    def _takes(self, stop: Stop) -> bool:
-        """Rows of packs are always requested by number."""
-        return True
-
     @property
     def _tables(self) -> Sequence[Client]:
         """The caches, or selections, whose rows are packed."""
         return [cast("Client", self._cache)]
-
-    def _loader(self, **options: Any) -> Loader:
-        """A loader of the same rows."""
-        return Loader(self._cache, **options)
-
-    def _merge_lengths(self) -> Merge:
-        """Reads the lengths of all rows, in the order of the epoch."""
-        order, ahead = self._order, max(1, self._prefetch_bytes // _LENGTHS_SHARE)
-        own: dict[str, Any] = {"seed": order.seed, "shuffle": order.shuffle, "clump": order.clump}
-        reader = self._loader(columns=[self._length], global_batch_size=1, tail="keep", prefetch_bytes=ahead, **own)
-        reader.set_epoch(order.number)
-        return reader.merge(Share(), ahead, ahead)
 
     def _steps_of(self, merge: Merge, position: int) -> Iterator[PackedStep]:
         """The steps from the window on that begins at a position; merge reads the lengths."""
@@ -251,7 +227,7 @@ class PackLoader(Loader):
     def _read(self, share: Share) -> Prefetcher:
         self._check_long(World(share.rank, share.world))
         order, pack, ready = self._order, self._pack, max(1, self._prefetch_bytes // _READY_SHARE)
-        lengths = self._lengths_merge = self._merge_lengths()
+        lengths = self._lengths = self._read_lengths(self._pack.column)
         packed = itertools.islice(self._steps_of(lengths, self._position), self._index, None)
         own = (RankStep(step, step.share(share.rank, share.world)) for step in packed)
         steps = RankSteps(own, self._step)
