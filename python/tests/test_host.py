@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -68,9 +69,12 @@ class Rank:
 
     def rest(self) -> Rank:
         """Waits for the end."""
-        out, _ = self.process.communicate(timeout=SECONDS)
-        assert self.process.returncode == 0, self.log.read_text()
-        self.lines += map(json.loads, out.splitlines())
+        assert self.process.stdout is not None
+        limit = threading.Timer(SECONDS, self.process.kill)
+        limit.start()
+        self.lines += map(json.loads, self.process.stdout)  # communicate() would lose what step() has read ahead
+        limit.cancel()
+        assert self.process.wait() == 0, self.log.read_text()
         return self
 
     @property

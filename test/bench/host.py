@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
+import contextlib
 import json
 import os
 import re
@@ -28,7 +28,6 @@ from kubeflow_datacache import DataCache, World
 LENGTH, BATCH = 512, 128  # int32 tokens of a row, rows of a step: those of 1,024 over 8 groups of ranks
 WAYS: Final = ("off", "require")
 BARS: Final = {"wire": 1.01, "CPU": 0.45, "wall": 0.5}
-_SUBREAPER: Final = 36  # PR_SET_CHILD_SUBREAPER (linux/prctl.h)
 
 
 def table(lake: Lake, gigabytes: float) -> Made:
@@ -43,30 +42,32 @@ def table(lake: Lake, gigabytes: float) -> Made:
 
 
 def rank(endpoint: str, host: Any, ranks: int) -> None:
-    """One rank: reads an epoch when told to, copies the tokens of each step once, as to a device, and prints what it
-    cost."""
+    """One rank: reads the second epoch when told to, copies the tokens of each step once, as to a device, and prints
+    what it cost."""
     with DataCache(endpoint, retry_seconds=10) as cache:
         world = World(0, 1, replicas=ranks)
         loader = cache.loader(global_batch_size=BATCH, seed=7, host=host, world=world)
         device = np.empty((BATCH, LENGTH), np.int32)
+        next(iter(loader))  # the reader of the host starts
+        loader.set_epoch(1)
         print("ready", flush=True)
         sys.stdin.readline()
-        before, began, total = _cpu(resource.RUSAGE_SELF), time.perf_counter(), 0
+        before, began, total, already = _cpu(), time.perf_counter(), 0, loader.stats().shared
         for batch in loader:
             columns = batch.numpy()
             np.copyto(device, columns["tokens"])
             total += int(columns["label"].sum()) * (batch.step + 1)
-        wall, stats = time.perf_counter() - began, loader.stats()
-    cpu = _cpu(resource.RUSAGE_SELF)
-    spent = {"cpu": cpu - before, "start": before, "wall": wall, "sum": total, "shared": stats.shared == loader.steps}
-    print(json.dumps(spent), flush=True)
+        wall, shared = time.perf_counter() - began, loader.stats().shared - already
+        cpu = _cpu() - before
+        print(json.dumps({"cpu": cpu, "wall": wall, "sum": total, "shared": shared == loader.steps}), flush=True)
+        sys.stdin.readline()
 
 
 def measure(cache: Cache, host: str, ranks: int) -> dict[str, float]:
     """Reads an epoch on each rank at once. Returns CPU seconds of clients and server, wall seconds, and bytes sent."""
     command = [sys.executable, __file__, "--rank", cache.endpoint, host, str(ranks)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    descendants = _cpu(resource.RUSAGE_CHILDREN)
+    job = f"bench-{os.getpid()}-{time.time_ns()}"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": job}
     processes = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         for _ in range(ranks)
@@ -74,25 +75,46 @@ def measure(cache: Cache, host: str, ranks: int) -> dict[str, float]:
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-    server, sent = server_cpu(cache), bytes_sent(cache)
+    server, reader, sent = server_cpu(cache), reader_cpu(job), bytes_sent(cache)
+    tell(processes)
+    spent = [json.loads(process.stdout.readline()) for process in processes if process.stdout is not None]
+    server, reader, sent = server_cpu(cache) - server, reader_cpu(job) - reader, bytes_sent(cache) - sent
+    tell(processes)
+    for process in processes:
+        process.wait()
+    assert sent, "the server counted no bytes of streams"
+    assert len({each["sum"] for each in spent}) == 1, f"ranks read other rows: {spent}"
+    assert all(each["shared"] == (host != "off") for each in spent), f"not shared as wanted: {spent}"
+    clients = sum(each["cpu"] for each in spent) + reader
+    return {"client": clients, "server": server, "wall": max(each["wall"] for each in spent), "bytes": sent}
+
+
+def tell(processes: list[subprocess.Popen[str]]) -> None:
+    """Lets ranks go on."""
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    spent = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
-    server, sent = server_cpu(cache) - server, bytes_sent(cache) - sent
-    reap(cache)
-    assert sent, "the server counted no bytes of streams"
-    assert len({each["sum"] for each in spent}) == 1, f"ranks read other rows: {spent}"
-    assert all(each["shared"] == (host != "off") for each in spent), f"not shared as wanted: {spent}"
-    started = sum(each["start"] for each in spent)  # Python and imports, which either way needs
-    clients = _cpu(resource.RUSAGE_CHILDREN) - descendants - started
-    return {"client": clients, "server": server, "wall": max(each["wall"] for each in spent), "bytes": sent}
 
 
 def server_cpu(cache: Cache) -> float:
     """CPU seconds of the cache's process."""
-    fields = Path(f"/proc/{cache.processes['local'].pid}/stat").read_text().rpartition(")")[2].split()
+    return process_cpu(cache.processes["local"].pid)
+
+
+def reader_cpu(job: str) -> float:
+    """CPU seconds of the reader of a job's ranks; 0 if there is none."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # a process has ended
+            command, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
+            if b"kubeflow_datacache.host.reader" in command and job.encode() in environment:
+                return process_cpu(int(folder.name))
+    return 0.0
+
+
+def process_cpu(process: int) -> float:
+    """CPU seconds of a process."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -103,15 +125,8 @@ def bytes_sent(cache: Cache) -> float:
     return sum(map(float, values))
 
 
-def reap(cache: Cache) -> None:
-    """Waits for the readers of hosts, which outlive their ranks for some seconds."""
-    own = {str(process.pid) for process in cache.processes.values()}
-    for child in set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()) - own:
-        os.waitpid(int(child), 0)
-
-
-def _cpu(who: int) -> float:
-    usage = resource.getrusage(who)
+def _cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
@@ -124,7 +139,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--nodes", type=int, default=1, help="data nodes")
     parser.add_argument("--rounds", type=int, default=3, help="epochs each way, in turns; the best counts")
     own = parser.parse_args(arguments)
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # readers become children of this process when their ranks end
     best: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         caches = Caches(own.server.resolve(), Path(folder) / "logs")
