@@ -236,8 +236,9 @@ def test_killed_ranks(host: Host, alone: list[Any], rng: random.Random) -> None:
 def test_an_idle_rank(host: Host, alone: list[Any]) -> None:
     """The others wait once, at most 6 s, and read on alone, also the next epoch; the idle rank later reads the same
     rows."""
-    idle, other = host.start(host="auto", pause=2), host.start(host="auto", epochs=2)
-    other.rest()
+    idle = host.start(pause=0)
+    assert idle.step()["step"] == 0  # the reader has started
+    other = host.start(host="auto", epochs=2).rest()
     assert other.rows[:STEPS] == alone
     assert 0 < other.shared < STEPS
     *rest, longest = sorted(line["waited"] for line in other.lines if "step" in line)
