@@ -23,6 +23,7 @@ import (
 	"github.com/kubeflow/datacache/controller/engine"
 	"github.com/kubeflow/datacache/controller/issuer"
 	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/objectca"
 	"github.com/kubeflow/datacache/controller/podstate"
 	"github.com/kubeflow/datacache/controller/workload"
 	"github.com/kubeflow/datacache/internal/wellknown"
@@ -44,7 +45,7 @@ type arrowEngine struct {
 	accesses sync.Map // workload.Access by types.NamespacedName of DataCaches, as applied
 	now      func() time.Time
 
-	objectCacheCA *copiedCA
+	objectCacheCA *objectca.Source
 }
 
 var _ engine.Engine = (*arrowEngine)(nil)

@@ -126,7 +126,7 @@ func (e *arrowEngine) accessOf(ctx context.Context, dc *v1alpha1.DataCache) (acc
 		}
 	}
 	if dc.Spec.Arrow.ObjectCache != nil {
-		access.ObjectCacheCA = e.objectCacheCA.current(ctx, before.ObjectCacheCA)
+		access.ObjectCacheCA = e.objectCacheCA.Current(ctx, before.ObjectCacheCA)
 	}
 	access.Issuers, _ = issuer.All(own, dc.Spec.Access.Issuers) // accessConditions have the error
 	return access, nil

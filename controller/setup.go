@@ -44,6 +44,7 @@ import (
 	"github.com/kubeflow/datacache/controller/fluid"
 	"github.com/kubeflow/datacache/controller/issuer"
 	"github.com/kubeflow/datacache/controller/kube"
+	"github.com/kubeflow/datacache/controller/objectca"
 	"github.com/kubeflow/datacache/controller/podstate"
 	"github.com/kubeflow/datacache/controller/queue"
 	"github.com/kubeflow/datacache/controller/workload"
@@ -266,7 +267,7 @@ func (o *Options) arrow(k kube.Applier, events *podstate.Warnings, keys *issuer.
 		Applier: k, server: workload.Server{Image: o.Image, Policy: o.Gate.ImagePullPolicy, Secrets: o.Gate.ImagePullSecrets, ObjectCacheURL: o.ObjectCacheURL, ObjectCacheCA: o.ObjectCacheCA, ClusterDomain: o.ClusterDomain, Traces: o.TracesEnv},
 		watchers: append([]networkingv1.NetworkPolicyPeer{workload.FromNamespaces(o.Namespace)}, o.MetricsFrom...),
 		heads:    heads{o.Dial, headTimeout}, warnings: events,
-		readers: o.Readers, noAnyone: o.NoAnyone, keys: keys, now: o.Now, objectCacheCA: newCopiedCA(o.ObjectCacheCA, k.Live, o.Now),
+		readers: o.Readers, noAnyone: o.NoAnyone, keys: keys, now: o.Now, objectCacheCA: objectca.New(o.ObjectCacheCA, k.Live, o.Now),
 	}
 }
 

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package objectca
 
 import (
 	"testing"
@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 )
 
-// TestCopiedCA checks what caches are given while the ConfigMap is missing, there, another one, gone again, and without the key.
-func TestCopiedCA(t *testing.T) {
+// TestCurrent checks what caches are given while the ConfigMap is missing, there, another one, gone again, and without the key.
+func TestCurrent(t *testing.T) {
 	t.Parallel()
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
@@ -22,7 +22,7 @@ func TestCopiedCA(t *testing.T) {
 	}
 	api := fake.NewClientBuilder().WithScheme(scheme).Build()
 	now := time.Now()
-	copied := newCopiedCA("objects/ca", api, func() time.Time { return now })
+	source := New("objects/ca", api, func() time.Time { return now })
 	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "objects", Name: "ca"}}
 	set := func(data map[string]string) error {
 		config.Data = data
@@ -34,14 +34,14 @@ func TestCopiedCA(t *testing.T) {
 		change     func() error
 	}{
 		{"as an earlier leader wrote it", "before", 0, nil},
-		{"not looked at again yet", "before", caPause - time.Second, func() error {
+		{"not looked at again yet", "before", pause - time.Second, func() error {
 			config.Data = map[string]string{"ca.crt": "first"}
 			return api.Create(t.Context(), config)
 		}},
 		{"there", "first", time.Second, nil},
-		{"another one", "second", caEvery, func() error { return set(map[string]string{"ca.crt": "second"}) }},
-		{"without the key", "second", caEvery, func() error { return set(map[string]string{"other": "third"}) }},
-		{"gone", "second", caEvery, func() error { return api.Delete(t.Context(), config) }},
+		{"another one", "second", every, func() error { return set(map[string]string{"ca.crt": "second"}) }},
+		{"without the key", "second", every, func() error { return set(map[string]string{"other": "third"}) }},
+		{"gone", "second", every, func() error { return api.Delete(t.Context(), config) }},
 	} {
 		if step.change != nil {
 			if err := step.change(); err != nil {
@@ -49,12 +49,12 @@ func TestCopiedCA(t *testing.T) {
 			}
 		}
 		now = now.Add(step.after)
-		if got := copied.current(t.Context(), "before"); got != step.want {
+		if got := source.Current(t.Context(), "before"); got != step.want {
 			t.Errorf("%s: %q, want %q", step.name, got, step.want)
 		}
 	}
 	for _, name := range []string{"", "of-the-namespace-of-the-cache"} {
-		if got := newCopiedCA(name, api, time.Now).current(t.Context(), "before"); got != "" {
+		if got := New(name, api, time.Now).Current(t.Context(), "before"); got != "" {
 			t.Errorf("%q: %q is copied, want nothing", name, got)
 		}
 	}
