@@ -60,7 +60,7 @@ func stormCPU(s size) float64 { return s.W * (0.08e-3 + answerCPU(s, s.D)) }
 // stormBytes is the memory that they take. Of more than connected, the others wait.
 func stormBytes(s size) float64 {
 	const connected, answers = 1920, 8 << 20
-	return 2 * (25e3*min(s.W, connected) + min(2*s.W*answerBytes(s, s.D, epochEndpoint), answers)) // twice, for the garbage collector
+	return 2 * (50e3*min(s.W, connected) + min(2*s.W*answerBytes(s, s.D, epochEndpoint), answers)) // twice, for the garbage collector
 }
 
 // endpointsInLanes are those of a rank's answer in order version 2.

@@ -14,7 +14,7 @@ import (
 )
 
 // stormMemory is how much more memory a head of 300 data nodes may take while ranks ask it, however many they are: half of it is garbage.
-const stormMemory = 200e6
+const stormMemory = 250e6
 
 // TestStorm has more ranks ask at once than a head's memory for clients has room for: none may be refused.
 func TestStorm(t *testing.T) {
