@@ -288,7 +288,7 @@ var failures = map[string]failure{
 func limited(t *testing.T) string {
 	t.Helper()
 	store := objstore.New(objstore.Config{})
-	location := iceberg.Location{Metadata: icetest.Local(t).Plain("events", 2, 4, 5000, 1000).Metadata()}
+	location := iceberg.Location{Metadata: icetest.Local(t).Plain("events", 2, 4, 20_000, 1000).Metadata()}
 	_, web := runLocal(t, role.Config{Store: store, Budget: rows.NewBudget(1 << 20), Source: &iceberg.Source{Store: store, Location: location}})
 	return web
 }
