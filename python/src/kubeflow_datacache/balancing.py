@@ -5,24 +5,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from kubeflow_datacache.client import Source
 from kubeflow_datacache.errors import DataCacheError
-from kubeflow_datacache.fetch.merge import Merge, RowFeed
+from kubeflow_datacache.fetch.merge import Merge
 from kubeflow_datacache.fetch.prefetch import Prefetcher
 from kubeflow_datacache.lengths import LengthsLoader
 from kubeflow_datacache.options import LoaderOptions
 from kubeflow_datacache.order.balance import balance
 from kubeflow_datacache.order.epoch import Epoch, RowIndices, Share
-from kubeflow_datacache.order.packed import BalancedStep, RankSteps, StepsPlan
+from kubeflow_datacache.order.packed import BalancedStep, RankSteps
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.block import StepBlock
-
-_READY_SHARE: Final = 4  # batches get 1/4
 
 
 class BalancedBatch(Batch):
@@ -76,20 +74,14 @@ class BalancedLoader(LengthsLoader):
             yield BalancedStep(np.array(own, np.int64) + step * order.global_batch)
 
     def _read(self, share: Share) -> Prefetcher:
-        order, ready = self._order, max(1, self._prefetch_bytes // _READY_SHARE)
+        order = self._order
         lengths = self._lengths = self._read_lengths(self._column)
         steps = RankSteps(self._steps_of(lengths, share), self._step)
-
-        def make_plan(feed: RowFeed) -> StepsPlan[BalancedStep]:
-            return StepsPlan(order, share, feed.info.placement, steps)
 
         def make_batch(block: Any, index: int, step: int) -> BalancedBatch:
             return BalancedBatch((order, share), steps.pop(step).positions, block, index, step)
 
-        merge = self.merge(share, self._prefetch_bytes // 2, ready, make_plan)
-        return Prefetcher(
-            order, share, merge, step=self._step, transform=None, ready_bytes=ready, timer=self._timer, make=make_batch
-        )
+        return self._read_steps(share, steps, make_batch)
 
 
 def _check(column: Any, options: LoaderOptions) -> None:

@@ -5,14 +5,18 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
-from kubeflow_datacache.fetch.merge import Merge
+from kubeflow_datacache.fetch.merge import Merge, RowFeed
+from kubeflow_datacache.fetch.prefetch import Prefetcher
 from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.order.epoch import Share
+from kubeflow_datacache.order.packed import AnyStep, RankSteps, StepsPlan
 from kubeflow_datacache.stop import Stop
 
-_SHARE: Final = 8  # lengths that are read ahead get 1/8 of prefetch_bytes
+# Parts of prefetch_bytes: received rows, batches, and lengths that were read ahead.
+_ROWS_SHARE, _READY_SHARE, _LENGTHS_SHARE = 2, 4, 8
 
 
 class LengthsLoader(Loader):
@@ -26,13 +30,25 @@ class LengthsLoader(Loader):
 
     def _read_lengths(self, column: str) -> Merge:
         """Reads the lengths of a column, row by row."""
-        order, ahead = self._order, max(1, self._prefetch_bytes // _SHARE)
+        order, ahead = self._order, max(1, self._prefetch_bytes // _LENGTHS_SHARE)
         own: dict[str, Any] = {"seed": order.seed, "shuffle": order.shuffle, "clump": order.clump}
         reader = self._rows_of(
             columns=[f"length({column})"], global_batch_size=1, tail="keep", prefetch_bytes=ahead, **own
         )
         reader.set_epoch(order.number)
         return reader.merge(Share(), ahead, ahead)
+
+    def _read_steps(self, share: Share, steps: RankSteps[AnyStep], make: Callable[[Any, int, int], Any]) -> Prefetcher:
+        """Reads the rows of a rank's steps; make is as of Prefetcher."""
+        order, ready = self._order, max(1, self._prefetch_bytes // _READY_SHARE)
+
+        def make_plan(feed: RowFeed) -> StepsPlan[AnyStep]:
+            return StepsPlan(order, share, feed.info.placement, steps)
+
+        merge = self.merge(share, self._prefetch_bytes // _ROWS_SHARE, ready, make_plan)
+        return Prefetcher(
+            order, share, merge, step=self._step, transform=None, ready_bytes=ready, timer=self._timer, make=make
+        )
 
     def _takes(self, stop: Stop) -> bool:
         return True

@@ -15,7 +15,7 @@ import pyarrow.types as kind
 from kubeflow_datacache.arguments import check_state, column_names
 from kubeflow_datacache.client import Client, Source
 from kubeflow_datacache.errors import ColumnError, DataCacheError, StateError
-from kubeflow_datacache.fetch.merge import Merge, RowFeed
+from kubeflow_datacache.fetch.merge import Merge
 from kubeflow_datacache.fetch.prefetch import Prefetcher
 from kubeflow_datacache.lengths import LengthsLoader
 from kubeflow_datacache.loader import Loader
@@ -23,13 +23,12 @@ from kubeflow_datacache.notebook import html_table
 from kubeflow_datacache.options import LoaderOptions
 from kubeflow_datacache.order.epoch import Share
 from kubeflow_datacache.order.pack import VERSION, Counts, Int64Array, Pack, PackedStep, Packer
-from kubeflow_datacache.order.packed import RankStep, RankSteps, StepsPlan
+from kubeflow_datacache.order.packed import RankStep, RankSteps
 from kubeflow_datacache.order.split import Split
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.packed import PackedBatch
 from kubeflow_datacache.world import World, check_resize
 
-_READY_SHARE: Final = 4  # batches get 1/4
 _CHECKED: Final = 1 << 18  # rows whose lengths are checked at once
 _ROWS: Final = ("global_batch_size", "tail", "next_step")  # fields of a loader's state that have no meaning for packs
 
@@ -226,22 +225,16 @@ class PackLoader(LengthsLoader):
 
     def _read(self, share: Share) -> Prefetcher:
         self._check_long(World(share.rank, share.world))
-        order, pack, ready = self._order, self._pack, max(1, self._prefetch_bytes // _READY_SHARE)
+        order, pack = self._order, self._pack
         lengths = self._lengths = self._read_lengths(self._pack.column)
         packed = itertools.islice(self._steps_of(lengths, self._position), self._index, None)
         own = (RankStep(step, step.share(share.rank, share.world)) for step in packed)
         steps = RankSteps(own, self._step)
 
-        def make_plan(feed: RowFeed) -> StepsPlan[RankStep]:
-            return StepsPlan(order, share, feed.info.placement, steps)
-
         def make_batch(block: Any, index: int, step: int) -> PackedBatch:
             return PackedBatch((order, share), pack, steps.pop(step), block, index, step)
 
-        merge = self.merge(share, self._prefetch_bytes // 2, ready, make_plan)
-        return Prefetcher(
-            order, share, merge, step=self._step, transform=None, ready_bytes=ready, timer=self._timer, make=make_batch
-        )
+        return self._read_steps(share, steps, make_batch)
 
 
 def _check_pack(pack: Any) -> None:
