@@ -114,8 +114,8 @@ func (p *tablePlan) split(i int) (source.Split, error) {
 // orderVersion is the version of the epoch order used with row indices.
 const orderVersion = 1
 
-// columns converts the column names of a request to indices in the served schema; nil, meaning all, stays nil. length(NAME) is the lengths
-// of a column, unless a column has that name: its index plus the number of columns.
+// columns converts the column names of a request to indices in the served schema; nil, meaning all, stays nil. length(NAME) selects
+// the lengths of a column, unless a column has that very name; its index is the column's index plus the number of columns.
 func (p *tablePlan) columns(names []string) ([]int, error) {
 	if names == nil {
 		return nil, nil
@@ -139,7 +139,7 @@ func (p *tablePlan) columns(names []string) ([]int, error) {
 	return indices, nil
 }
 
-// lengthOf returns the column whose lengths a name of a request means.
+// lengthOf returns NAME of length(NAME).
 func lengthOf(name string) (column string, ok bool) {
 	of, ok := strings.CutPrefix(name, "length(")
 	if !ok {

@@ -6,7 +6,7 @@ package rows
 import "unsafe"
 
 // slab is rows laid out in one block of memory: the buffers of an IPC body, with strips in place of the values of the columns that
-// belong to strips, and with integers in fewer bytes if its forms say so.
+// belong to strips, and with integers in the bytes that forms gives.
 type slab struct {
 	rows  int64
 	body  []byte

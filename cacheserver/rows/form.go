@@ -12,8 +12,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
-// form is how a slab stores the values of a node of integers, or of a column of a strip: each as its difference from base, in width bytes.
-// See ADR 43.
+// form says how a slab stores the values of a node of integers or of a column of a strip: the difference of each value from base, in width
+// bytes. See ADR 43.
 type form struct {
 	base   int64
 	width  uint16
@@ -28,7 +28,7 @@ const mostKinds = math.MaxUint16
 // whole is the form of values of width bytes that are stored as they are, outside of strips.
 func whole(width int) form { return form{width: uint16(width), stride: uint16(width)} }
 
-// formed reports whether chunks have the values of a node in a form; all others are as they are.
+// formed reports whether a node's values have a form; the values of other nodes are stored unchanged.
 func (n *node) formed() bool { return n.integer || n.strip != nil }
 
 // isInteger reports whether values of a type are integers of 32 or 64 bits, which chunks may store in fewer bytes.
@@ -85,13 +85,14 @@ func (p *copier) formOf(n *node) form {
 	return e.form()
 }
 
-// extent is the least and the greatest of some integers. Unsigned ones count as signed ones of the same bits: differences are the same.
+// extent is the least and the greatest of some integers. Unsigned integers are compared as signed ones with the same bits; what counts is the
+// difference, modulo 2^64.
 type extent struct {
 	least, most int64
 	exact       bool // any number of bytes may be used, as in a strip; else 1, 2, 4 or 8
 }
 
-// extentBlock is the number of values after which addValues stops if they can't be stored in fewer bytes.
+// extentBlock is the number of values between two checks of addValues whether it can stop.
 const extentBlock = 8192
 
 // addValues adds n values of width bytes, starting at slot start. It returns false, and stops, when they need all of their bytes.
@@ -139,7 +140,7 @@ func (e *extent) addValid(src unsafe.Pointer, q *piece, valid []byte, bit int64,
 	return e.least > e.most || e.bytes(uint64(e.most)-uint64(e.least)) < width
 }
 
-// extentOfSome is extentOf for the values whose bits are set, at least one. It has no branch for each value.
+// extentOfSome is extentOf of the values whose bits are set in a word; at least one is. It does not branch for each value.
 func extentOfSome[T int32 | int64](values []T, set uint64) (least, most T) {
 	some := values[bits.TrailingZeros64(set)]
 	least, most = some, some
@@ -198,7 +199,7 @@ func (e *extent) bytes(x uint64) int {
 	return n
 }
 
-// writeNarrow writes the values of the pieces in a form and returns where they end. Nulls may become any value.
+// writeNarrow writes the values of the pieces in a form and returns where they end. What it writes for nulls is undefined.
 func writeNarrow(dst []byte, width int, f *form, src []unsafe.Pointer, ps []piece) int {
 	at := 0
 	for i := range ps {
@@ -225,7 +226,7 @@ type formTable struct {
 // of is the form of a node in a chunk.
 func (t *formTable) of(chunk int32, node int) *form { return &t.forms[int(chunk)*t.nodes+node] }
 
-// addForms makes the table of the chunks' forms and marks the nodes that have more than one; without such nodes there is no table.
+// addForms marks the nodes whose values some chunk stores in fewer bytes, and makes the table of the chunks' forms if there are any.
 func (r *Rows) addForms() {
 	t := formTable{nodes: len(r.layout.nodes)}
 	narrow := false
@@ -268,8 +269,7 @@ func widths(forms []form) string {
 	return string(key)
 }
 
-// writeWide writes the values of the pieces of a node of chunks, as they were before they were stored in fewer bytes, and returns where
-// they end.
+// writeWide writes the values of a node's pieces in chunks with the width of their type, and returns where they end.
 func (p *copier) writeWide(dst []byte, n *node) int {
 	ps, src, at := p.of[n.id], p.buffers[n.id].a, 0
 	batch := ps[:min(len(ps), aheadPieces)]

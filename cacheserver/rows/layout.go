@@ -20,7 +20,7 @@ const (
 	kindList                  // validity, offsets of width bytes; one child (a map is a list of structs)
 	kindFixedList             // validity; one child with width slots per list
 	kindStruct                // validity; children
-	kindLength                // none of its own: messages have the differences of the offsets of a kindVar or kindList as int32
+	kindLength                // lengths, int32: the differences of the offsets of a kindVar or kindList; chunks don't store them
 )
 
 // buffers is the number of IPC buffers of a kind.
@@ -41,21 +41,21 @@ type node struct {
 	strip *strip         // nil: its values are stored contiguously
 	at    int            // offset in a strip's row
 
-	integer bool // of 32 or 64 bits: chunks may store it in fewer bytes
+	integer bool // an integer type of 32 or 64 bits, which chunks may store in fewer bytes
 }
 
 // column is one top-level field: its nodes and buffers are consecutive.
 type column struct {
 	root           *node
 	nodes, buffers [2]int // half-open ranges
-	length         *node  // its lengths as a column; nil if its values have none
+	length         *node  // node of the column of its lengths; nil if its values have none
 }
 
 // Layout is the memory layout of rows of a schema. It is immutable and safe for concurrent use.
 type Layout struct {
 	schema  *arrow.Schema
 	columns []column
-	nodes   []*node // without those of lengths, whose ids follow
+	nodes   []*node // without nodes of lengths, whose ids come after these
 	buffers int
 	strips  []*strip
 	all     *Projection

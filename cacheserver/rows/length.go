@@ -21,7 +21,7 @@ func LengthField(name string) arrow.Field {
 	return arrow.Field{Name: "length(" + name + ")", Type: arrow.PrimitiveTypes.Int32}
 }
 
-// addLengths gives the columns that have lengths a node for them. It has the offsets of the column, but buffers of its own in messages.
+// addLengths makes a node of lengths for each column that has lengths. It reads the column's offsets, and has buffers of its own in messages.
 func (l *Layout) addLengths() {
 	for i := range l.columns {
 		root := l.columns[i].root
@@ -39,7 +39,7 @@ func (l *Layout) root(column int) *node {
 	return l.columns[column].root
 }
 
-// ids is the number of ids of nodes, those of lengths included.
+// ids is the number of nodes, including those of lengths.
 func (l *Layout) ids() int { return len(l.nodes) + len(l.columns) }
 
 // writeLengths writes the lengths of the pieces' slots, and clears the padding.

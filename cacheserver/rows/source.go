@@ -20,9 +20,9 @@ type sourceBuffers struct {
 	bit   []int64          // position of slot 0's bit in valid, and for kindBool in a; empty: 0 in every source
 
 	nullable bool // a source has, or had, a validity bitmap
-	narrow   bool // a source, a chunk, has the values or their strip in another form than the layout's
-	based    bool // a source, a chunk, has the differences from a base
-	dirty    bool // in such a source, nulls are not zeros
+	narrow   bool // some chunk stores the values, or their strip, in fewer bytes than the layout says
+	based    bool // some chunk stores differences from a base
+	dirty    bool // some chunk with a base has nulls, which are then not zero after widening
 }
 
 // addSlab adds a slab as a source to the buffers of n and its children.

@@ -21,8 +21,8 @@ func putForm(dst []byte, f *form, width int, from unsafe.Pointer, n int) {
 	putShorter(dst, f, unsafe.Slice((*int64)(from), n))
 }
 
-// putShorter writes each value as two halves, which overlap if their bytes are not 2 or 4: a write of more bytes would change the next
-// column.
+// putShorter writes each value with two stores that together cover exactly its bytes, and may overlap: a longer store would overwrite the
+// next column.
 func putShorter[T int32 | int64](dst []byte, f *form, values []T) {
 	width, stride, base := int(f.width), int(f.stride), f.base
 	_ = dst[(len(values)-1)*stride+width-1]
@@ -52,7 +52,7 @@ func putShorter[T int32 | int64](dst []byte, f *form, values []T) {
 	}
 }
 
-// stripRows are rows of strips of chunks. They are copied column by column, so that what differs from column to column is decided once.
+// stripRows are rows of chunks' strips. They are copied column by column, so that a column's width is looked at once for many rows.
 type stripRows struct {
 	n     int
 	rows  [stripBlock]unsafe.Pointer // the first byte of each

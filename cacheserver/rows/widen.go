@@ -10,7 +10,7 @@ const (
 	vectorSlots = 16 // the kernels convert multiples of so many values
 )
 
-// kernel converts n values, a multiple of vectorSlots and not none, after it has added a number to each.
+// kernel adds a number to each of n values and converts them. n is a multiple of vectorSlots, at least one.
 type kernel func(dst, src unsafe.Pointer, n int, add int64)
 
 // widen writes values of width bytes, of which src has the form f, to dst.
@@ -54,13 +54,13 @@ type number interface {
 	~uint8 | ~uint16 | ~uint32 | ~int32 | ~int64
 }
 
-// convert writes values of type F, plus the number add, to dst as values of type T, which drops the bits that T has not.
+// convert adds a number to values of type F and writes them to dst as type T; higher bits are dropped.
 func convert[T, F number](dst []byte, src unsafe.Pointer, add int64, vectors kernel) {
 	size, from := int(unsafe.Sizeof(T(0))), int(unsafe.Sizeof(F(0)))
 	n := len(dst) / size
 	if vectors != nil && hasAVX2 && n >= vectorSlots {
 		vectors(unsafe.Pointer(unsafe.SliceData(dst)), src, n&^(vectorSlots-1), add)
-		if n%vectorSlots > 0 { // the last ones again, with those before them
+		if n%vectorSlots > 0 { // the last vectorSlots values, some of them for the second time
 			at := n - vectorSlots
 			vectors(unsafe.Pointer(unsafe.SliceData(dst[at*size:])), unsafe.Add(src, at*from), vectorSlots, add)
 		}

@@ -90,7 +90,7 @@ func (t TLS) credentials(config *tls.Config, failed func(client net.Addr, err er
 	return serverCredentials{credentials.NewTLS(config), t.Plain, failed}
 }
 
-// serverCredentials take TLS, and plain text if plain says so, as package h2 does.
+// serverCredentials accept TLS and, if plain is set, plain text, as package h2 does.
 type serverCredentials struct {
 	credentials.TransportCredentials
 	plain  bool

@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// key is the key of the ConfigMap with the certificates. every is the time between two looks at it, and pause while none was seen.
+	// key is the key of the ConfigMap with the certificates. every is the time between two reads, and pause that while none has succeeded.
 	key          = "ca.crt"
 	every, pause = time.Minute, 10 * time.Second
 )
 
-// Source has the certificates of the object cache's authorities, from a ConfigMap of which caches get a copy. The manager's informers don't have
-// it, since its namespace need not be one that the manager serves. It is safe for concurrent use.
+// Source reads the certificates from a ConfigMap. It asks the API server itself, because the manager's informers may not cover the ConfigMap's
+// namespace. It is safe for concurrent use.
 type Source struct {
-	config types.NamespacedName // zero: none is copied
+	config types.NamespacedName // zero: caches get no copy
 	live   client.Reader
 	now    func() time.Time
 
@@ -44,7 +44,7 @@ func New(name string, live client.Reader, now func() time.Time) *Source {
 	return s
 }
 
-// Current returns the certificates, PEM. While they can't be read, the last ones stay, which after a start of the manager are before.
+// Current returns the certificates, PEM. While they can't be read, it returns the last ones, or before if none were read since the manager started.
 func (s *Source) Current(ctx context.Context, before string) string {
 	if s.config.Name == "" {
 		return ""

@@ -25,7 +25,8 @@ type Access struct {
 	Accounts   []string               `json:"accounts,omitempty"`
 	Issuers    []Issuer               `json:"issuers,omitempty"`
 
-	// ObjectCacheCA is not in the file but beside it: the certificates, PEM, by which the servers verify the object cache; "": unknown.
+	// ObjectCacheCA has the certificates, PEM, by which the servers verify the object cache; empty if unknown. It has a key of its own in the ConfigMap,
+	// and is not in the file.
 	ObjectCacheCA string `json:"-"`
 }
 

@@ -33,7 +33,7 @@ const (
 	life = 20 * 365 * 24 * time.Hour
 	// leafLife is how long a server's certificate is valid, and leafRenewed when the next one is made.
 	leafLife, leafRenewed = 7 * 24 * time.Hour, 24 * time.Hour
-	// skew is how long before it is made a certificate is valid, for clients whose clock is behind.
+	// skew is how far in the past the validity of a certificate begins, for clients whose clock is behind.
 	skew = time.Hour
 )
 
@@ -63,7 +63,7 @@ func New(name string, now time.Time) (certificate, key []byte, err error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
-// Join returns the file that servers read: certificate and key of a CA, as New returns them.
+// Join returns the contents of the file that servers read: the certificate and the key that New returned.
 func Join(certificate, key []byte) []byte { return bytes.Join([][]byte{certificate, key}, nil) }
 
 func newSerial() (*big.Int, error) {

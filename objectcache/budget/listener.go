@@ -99,12 +99,12 @@ func (l *Listener) NoteState(of net.Conn, state http.ConnState) {
 
 type connKey struct{}
 
-// Context is the server's ConnContext, for Handler.
+// Context is the server's ConnContext. Handler needs it.
 func (l *Listener) Context(ctx context.Context, of net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, below(of))
 }
 
-// Handler returns a handler that says to a request's connection that its header has come whole, which a connection of TLS can't see.
+// Handler returns a handler that marks the end of the request's header on its connection: below TLS a connection can't see where it ends.
 func (l *Listener) Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, _ := r.Context().Value(connKey{}).(*conn); c != nil {
@@ -114,7 +114,7 @@ func (l *Listener) Handler(h http.Handler) http.Handler {
 	})
 }
 
-// below returns the connection of a Listener that is below one of TLS or another; nil if there is none.
+// below returns the Listener's connection inside a wrapped one, such as a *tls.Conn; nil if there is none.
 func below(of net.Conn) *conn {
 	for {
 		if c, ok := of.(*conn); ok {

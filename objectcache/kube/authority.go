@@ -24,8 +24,8 @@ const (
 	authorityEvery, authorityPause = time.Minute, 5 * time.Second
 )
 
-// KeepAuthority calls found with the authority in a Secret of the Service's namespace, at once and when it is another one, until ctx ends. It makes
-// the Secret if there is none, and keeps the certificate in the ConfigMap of the same name, for clients. failed is called with each error. While
+// KeepAuthority reads the authority from a Secret of the Service's namespace until ctx ends, and calls found with the first one and with each other
+// one. It makes the Secret if there is none, and keeps the certificate in the ConfigMap of the same name, for clients. failed is called with each error. While
 // the API server is unavailable, the last one remains in effect.
 func (c *Client) KeepAuthority(ctx context.Context, name string, found func(*authority.Authority), failed func(error)) {
 	var last string
@@ -51,7 +51,7 @@ func (c *Client) KeepAuthority(ctx context.Context, name string, found func(*aut
 	}
 }
 
-// authority returns that of the Secret, which it makes if there is none. Of object caches that make it at the same time, one does.
+// authority returns the authority in the Secret. It makes the Secret if there is none; if several object caches do so at once, all get the same.
 func (c *Client) authority(ctx context.Context, name string) (*authority.Authority, error) {
 	secret := &corev1.Secret{}
 	err := c.get(ctx, "secrets", name, secret)

@@ -40,7 +40,7 @@ func (t *TLS) handler(h http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil {
-			w.Header().Set("Connection", "close") // the body is not read
+			w.Header().Set("Connection", "close") // as the request's body is not read
 			http.Error(w, "this object cache takes TLS only: use https://, with the certificate of its authority "+
 				"(on Kubernetes ca.crt of the ConfigMap datacache-object-cache-ca), or start it with --plain-text", http.StatusForbidden)
 			return

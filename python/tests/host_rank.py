@@ -53,7 +53,7 @@ def main(own: Mapping[str, Any]) -> None:
                     sys.stdin.readline()
                 asked = time.monotonic()
         print(json.dumps({"shared": loader.stats().shared}), flush=True)
-    # nothing of the host's is left after close()
+    # close() leaves no shared memory of the reader, open or mapped
     assert not [path for path in Path("/proc/self/fd").iterdir() if "memfd:datacache" in os.path.realpath(path)]
     assert "memfd:datacache" not in Path("/proc/self/maps").read_text()
 

@@ -76,7 +76,7 @@ def test_packs_are_those_of_the_law(rng: random.Random, thorough: int) -> None:
                     for r in range(world)
                 ]
                 assert ranks == law.deal(_positions(step), lengths, world), (law, lengths, world)
-        if steps:  # from a random step on, also of another world, the rest is the same
+        if steps:  # resumed at a random step: the remaining steps are equal for any world size
             first = rng.randrange(len(steps))
             at = steps[first - 1].following if first else (0, 0)
             again = _packer(law, len(lengths)).steps(at[0], _parts(lengths, at[0], rng))

@@ -82,7 +82,7 @@ func (l *lake) plan(t *testing.T, folder bool, nodes int) planned {
 	if missed || footers > l.files+1 || nodes == 0 && footers < l.files {
 		t.Errorf("%d requests for %d footers; %d at the same time: %t", footers, l.files, l.heads.opens-l.heads.free, !missed)
 	}
-	if _, _, missed := l.nodes.counts(); missed || nodes > 0 && footers >= l.files { // how many depends on how fast the head is
+	if _, _, missed := l.nodes.counts(); missed || nodes > 0 && footers >= l.files { // a fast head reads most of them itself
 		t.Errorf("the head read %d of %d footers; the data nodes read some at the same time: %t", footers, l.files, !missed)
 	}
 	if bytes > int64(footers)*32<<10 {

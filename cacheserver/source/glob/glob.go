@@ -25,7 +25,7 @@ func Split(uri string) (root, pattern string) {
 // write patterns too.
 func Matches(pattern, p string) bool {
 	patterns, parts := strings.Split(pattern, "/"), strings.Split(p, "/")
-	at, folders, skipped := 0, -1, 0 // the next pattern; the last ** before it, and the first part after those that it stands for
+	at, folders, skipped := 0, -1, 0 // next pattern; index of the last ** before it; first part that this ** does not match yet
 	for i := 0; i < len(parts); {
 		switch {
 		case at < len(patterns) && patterns[at] == "**":

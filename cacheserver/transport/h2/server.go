@@ -33,15 +33,16 @@ type Message interface {
 type Config struct {
 	Codec  encoding.CodecV2             // for every message that is not a Message
 	TLS    *tls.Config                  // nil: plain text (HTTP/2 with prior knowledge)
-	Plain  bool                         // with TLS and Peek: also plain text, for connections that don't begin as TLS does
+	Plain  bool                         // also accept plain text beside TLS; requires Peek
 	Unary  grpc.UnaryServerInterceptor  // nil: none
 	Stream grpc.StreamServerInterceptor // nil: none
 	Log    *slog.Logger                 // for peers that violate the protocol
 	// Limit returns the maximum length in bytes of a method's requests: of the first message and of later ones. A longer one ends its
 	// call with RESOURCE_EXHAUSTED as soon as its length is known. nil: 4 MiB, as in grpc-go.
 	Limit func(method string, first bool) int
-	// Peek returns a connection from its first byte on, and whether TLS begins with that byte. A connection without a byte, as of a port
-	// check, is then no failed handshake. nil: with TLS every connection is taken for one of TLS.
+	// Peek reads the first byte of a connection. It returns a connection that still has this byte, and whether the byte begins a TLS
+	// handshake. A connection that sends nothing, such as a port check, then doesn't count as a failed handshake. nil: if TLS is set,
+	// every connection must be TLS.
 	Peek func(raw net.Conn) (from net.Conn, secure bool, err error)
 	// HandshakeFailed is called for each TLS handshake that fails. nil: none.
 	HandshakeFailed func(client net.Addr, err error)

@@ -19,7 +19,7 @@ const (
 	batchBytes = 256 << 10
 )
 
-// begins returns the connection from its first byte on, and whether it is a TLS connection.
+// begins returns a connection from which the first byte can still be read, and whether it uses TLS.
 func (c *Config) begins(raw net.Conn) (from net.Conn, secure bool, err error) {
 	if c.TLS == nil || c.Peek == nil {
 		return raw, c.TLS != nil, nil
@@ -40,7 +40,7 @@ func newTLSConn(raw net.Conn, config *tls.Config) *tlsConn {
 	return &tlsConn{Conn: tls.Server(records, config), records: records}
 }
 
-// shake does the handshake.
+// shake performs the TLS handshake, which must agree on HTTP/2.
 func (c *tlsConn) shake(ctx context.Context) error {
 	if err := c.HandshakeContext(ctx); err != nil {
 		return fmt.Errorf("TLS: %w", err)

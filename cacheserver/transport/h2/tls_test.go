@@ -112,7 +112,7 @@ type peeked struct {
 // Read implements net.Conn.
 func (p peeked) Read(to []byte) (int, error) { return p.Reader.Read(to) }
 
-// peek takes a connection for one of TLS unless it begins with a letter.
+// peek is a Config.Peek: TLS is what does not begin with a letter.
 func peek(raw net.Conn) (from net.Conn, secure bool, err error) {
 	r := bufio.NewReader(raw)
 	first, err := r.Peek(1)

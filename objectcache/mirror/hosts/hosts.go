@@ -23,15 +23,14 @@ func Folder(dir string) string { return filepath.Join(dir, "_default") }
 const caName = "datacache-ca.crt"
 
 // Write writes DIR/_default/hosts.toml, which makes containerd ask the mirror at url before the registries of all images that have no
-// folder of their own in DIR (containerd's docs/hosts.md). There is no "server" in it, so the registries remain. authorities, PEM, are those of
-// the mirror's certificate; empty for a URL in plain text. A hosts.toml that Write did
-// not write is an error and stays. remove removes what was written, unless something else was written there since.
+// folder of their own in DIR (containerd's docs/hosts.md). There is no "server" in it, so the registries remain. authorities are the
+// certificates, PEM, by which containerd verifies the mirror; empty for an http URL. A hosts.toml from somebody else is an error and stays. remove removes what was written, unless something else was written there since.
 func Write(dir, url, authorities string) (remove func() error, err error) {
 	folder := Folder(dir)
 	path := filepath.Join(folder, "hosts.toml")
 	lines := fmt.Sprintf("[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n  dial_timeout = \"1s\"\n", url)
 	if authorities != "" {
-		lines += fmt.Sprintf("  ca = %q\n", caName) // in the same folder, whose name may be another one for containerd
+		lines += fmt.Sprintf("  ca = %q\n", caName) // relative to hosts.toml: containerd may see the folder under another path
 	}
 	text := []byte(mark + lines)
 	old, err := os.ReadFile(path)

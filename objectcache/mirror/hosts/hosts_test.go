@@ -15,7 +15,7 @@ func TestWriteAndRemove(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "_default", "hosts.toml")
-	if _, err := Write(dir, "http://127.0.0.1:1", ""); err != nil { // of a process that was killed
+	if _, err := Write(dir, "http://127.0.0.1:1", ""); err != nil { // left behind by a process that was killed
 		t.Fatal(err)
 	}
 	remove, err := Write(dir, "http://127.0.0.1:2", "PEM")

@@ -27,11 +27,11 @@ from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.rows.gather import detach_small
 from kubeflow_datacache.rows.heap import HEAP
 
-_STARTS: Final = 3  # how often a reader is started that ends before it serves
+_STARTS: Final = 3  # attempts to start a reader
 _LOOK_SECONDS: Final = 0.02  # between attempts to connect
 _ASK_SECONDS: Final = 0.5  # a rank that waits asks this often what the reader waits for
-_SILENT_SECONDS: Final = 5.0  # a reader that says nothing for so long is left
-_LAG_SECONDS: Final = 5.0  # so long a training loop waits for other ranks to take their blocks
+_SILENT_SECONDS: Final = 5.0  # a rank reads alone after the reader has sent nothing for this long
+_LAG_SECONDS: Final = 5.0  # how long a training loop waits for other ranks to take their blocks
 _BACKLOG: Final = 1024
 
 

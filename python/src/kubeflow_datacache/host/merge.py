@@ -31,7 +31,7 @@ _OF_RANKS: Final = {
 # Variables that tell jobs of one user on one host from each other.
 _JOB: Final = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TRAIN_JOB_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID")
 _VERSION: Final = 1  # of the packets, and of what determines an address
-_left: Final = set[str]()  # addresses that this process does not try again
+_left: Final = set[str]()  # addresses of readers that this process gave up
 
 
 @dataclass(frozen=True)
