@@ -35,7 +35,8 @@ func (f *mirrorFlags) check() error {
 	return nil
 }
 
-// start serves mirrors until p ends. opened is called when the object cache serves: it names the mirror to containerd. secured is nil without TLS.
+// start serves mirrors until p ends. The caller calls opened when the object cache serves; it tells containerd about the mirror. secured is nil without
+// TLS.
 func (f *mirrorFlags) start(p *process, secured *security, o mirror.Options) (opened func() error, err error) {
 	if f.file == "" {
 		return func() error { return nil }, nil
@@ -69,12 +70,12 @@ func (f *mirrorFlags) start(p *process, secured *security, o mirror.Options) (op
 		if f.hosts == "" {
 			return nil
 		}
-		return f.nameTo(p, scheme, address, secured)
+		return f.tell(p, scheme, address, secured)
 	}, nil
 }
 
-// nameTo names the mirror to containerd until p ends.
-func (f *mirrorFlags) nameTo(p *process, scheme, address string, secured *security) error {
+// tell writes the mirror's address and authorities where containerd reads them, and removes them when p ends.
+func (f *mirrorFlags) tell(p *process, scheme, address string, secured *security) error {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return err
@@ -89,9 +90,9 @@ func (f *mirrorFlags) nameTo(p *process, scheme, address string, secured *securi
 	authorities := ""
 	if secured != nil {
 		authorities = secured.authorities()
-		secured.watch(p, func(now string) {
+		secured.watch(p, authorities, func(now string) {
 			if _, err := write(now); err != nil {
-				p.log.Error("containerd has the mirror's authorities of before", "error", err)
+				p.log.Error("containerd still has the mirror's earlier authorities", "error", err)
 			}
 		})
 	}

@@ -281,7 +281,8 @@ func prepare(ctx context.Context, server *serve.Server, objects *store.Store, jo
 // change, until ctx ends.
 type watchMembers func(ctx context.Context, changed func(ready []router.Member, hosts []string))
 
-// join returns the reviewer of tokens and a function that watches the members that share the keys, and the client of the cluster, nil without one.
+// join returns the reviewer of tokens, a function that watches the members that share the keys, and the client of the cluster, which is nil with
+// --standalone.
 func (f *serveFlags) join(p *process) (identity.Reviewer, watchMembers, *kube.Client, error) {
 	if !f.standalone {
 		kube.LogTo(p.log)

@@ -73,7 +73,7 @@ func (f *tlsFlags) check() error {
 	return nil
 }
 
-// complete sets what follows from the Service.
+// complete sets the defaults that depend on the name of the Service.
 func (f *tlsFlags) complete(service, namespace string) {
 	short := service + "." + namespace
 	if f.cert != "" && f.name == "" {
@@ -98,11 +98,11 @@ func (f *tlsFlags) scheme() string {
 // security is TLS on the ports for objects and for mirrors.
 type security struct {
 	serve.TLS
-	authorities func() string // PEM of those that the certificate is of
-	ready       func() error  // nil: there is a certificate
+	authorities func() string // certificates, PEM, of the authorities that sign the server's certificate
+	ready       func() error  // returns why there is no certificate yet; nil if there is one
 }
 
-// load returns TLS as the flags say, nil without.
+// load returns TLS as the flags configure it; nil if they don't.
 func (f *tlsFlags) load(p *process, cluster *kube.Client) (*security, error) {
 	switch {
 	case f.cert != "":
@@ -175,7 +175,7 @@ func (f *tlsFlags) byAuthority(current func() (*authority.Authority, error)) *se
 	}
 }
 
-// byFiles is TLS with a certificate from elsewhere.
+// byFiles is TLS with a certificate from a file, which others have issued.
 func (f *tlsFlags) byFiles(log *slog.Logger) (*security, error) {
 	pair, err := reload.OpenPair(f.cert, f.key)
 	if err != nil {
@@ -203,19 +203,19 @@ func (s *security) config() *serve.TLS {
 	return &s.TLS
 }
 
-// watch calls changed with the authorities when they change.
-func (s *security) watch(p *process, changed func(authorities string)) {
+// watch calls changed with the authorities whenever they are others than before; known are those that the caller has.
+func (s *security) watch(p *process, known string, changed func(authorities string)) {
 	p.Go(func() error {
 		ticker := time.NewTicker(lookEvery)
 		defer ticker.Stop()
-		for last := s.authorities(); ; {
+		for {
 			select {
 			case <-p.ctx.Done():
 				return nil
 			case <-ticker.C:
 			}
-			if now := s.authorities(); now != last {
-				last = now
+			if now := s.authorities(); now != known {
+				known = now
 				changed(now)
 			}
 		}

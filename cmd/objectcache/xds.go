@@ -68,8 +68,9 @@ func (f *serveFlags) control(p *process, secured *security) (*control, error) {
 	if f.xds.listen == "" {
 		return nil, nil //nolint:nilnil // running without xDS is valid
 	}
-	cfg := xds.Config{Log: p.log}
+	cfg, known := xds.Config{Log: p.log}, ""
 	if secured != nil {
+		known = secured.authorities()
 		cfg.Objects = &xds.ObjectTLS{Authorities: secured.authorities, ServerName: secured.ServerName, EnvoyCertificate: f.xds.envoyCert}
 	}
 	var err error
@@ -85,7 +86,7 @@ func (f *serveFlags) control(p *process, secured *security) (*control, error) {
 	}
 	started := &control{xds.New(cfg)}
 	if secured != nil {
-		secured.watch(p, func(string) { started.Refresh() })
+		secured.watch(p, known, func(string) { started.Refresh() })
 	}
 	p.Go(func() error { return started.Serve(p.ctx, on) })
 	return started, nil
