@@ -353,7 +353,7 @@ def test_balanced_steps_are_those_of_a_loader(cache: DataCache, rng: random.Rand
         again = cache.loader(**options)  # without balance, or with it, the rest is the same
         again.load_state_dict(loaders[-1].state_dict())
         assert [*steps, *(sorted(batch.indices.tolist()) for batch in again)] == want
-    wrong: dict[str, Any] = {"transform": print, "tail": "pad", "order": 2, "workers": 2}
+    wrong: dict[str, Any] = {"transform": print, "tail": "pad", "host": "require", "order": 2, "workers": 2}
     for name, value in wrong.items():
         own: Any = {**options, "balance": "input_ids", name: value}
         with pytest.raises(ValueError, match=f"{name}.* with balance"):

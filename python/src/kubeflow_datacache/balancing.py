@@ -50,7 +50,7 @@ class BalancedLoader(LengthsLoader):
     DataCache.loader(balance=...).
 
     The steps, and the states, are those of a Loader. A rank's rows of a step depend on the lengths, and their number
-    too. transform, tail="pad", order=2 and workers are not for it.
+    too. transform, tail="pad", host, order=2 and workers are not for it.
     """
 
     def __init__(self, cache: Source, balance: str, **options: Unpack[LoaderOptions]) -> None:
@@ -93,5 +93,7 @@ def _check(column: Any, options: LoaderOptions) -> None:
             raise ValueError(f"{name} with balance: leave it out, and apply it to the batches")
     if options.get("tail") == "pad":
         raise ValueError('tail = "pad" with balance: give "drop" or "keep"; ranks have other numbers of rows anyway')
+    if (host := options.get("host", "off")) != "off":
+        raise ValueError(f"host = {host!r} with balance: leave it out, as each rank reads its rows alone")
     if options.get("order") == 2:
         raise ValueError("order = 2 with balance: give 1, as a rank reads rows of the whole table")
