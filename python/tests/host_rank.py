@@ -19,21 +19,29 @@ from typing import Any
 
 import pyarrow as pa
 
-from kubeflow_datacache import DataCache, Loader, World, mix
+from kubeflow_datacache import Batch, DataCache, Loader, Pack, PackedBatch, PackLoader, World, mix
 
 
-def hash_of(batch: pa.RecordBatch) -> str:
-    """A hash of rows."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return hashlib.sha256(sink.getvalue()).hexdigest()
+def hash_of(batch: Batch) -> str:
+    """A hash of a batch's rows, and of what a rank knows of them."""
+    rows, sink = batch.arrow(), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    found = hashlib.sha256(sink.getvalue())
+    found.update(repr([batch.indices.tolist(), batch.weight]).encode())
+    if isinstance(batch, PackedBatch):
+        packs = [None if pack is None else [part.tolist() for part in pack] for pack in batch.planned.packs]
+        found.update(repr([packs, batch.tokens]).encode())
+    return found.hexdigest()
 
 
 def loader_of(cache: DataCache, own: Mapping[str, Any]) -> Loader:
     """The loader of a rank."""
     world = World(own.get("rank", 0), own.get("size", 1), replicas=own["replicas"])
     options: Any = {**own["options"], "world": world, "host": own["host"]}
+    if pack := own.get("pack"):
+        options = {name: value for name, value in options.items() if name not in ("global_batch_size", "tail")}
+        options["pack"] = Pack(**pack)
     parts: Any = {"a": (cache, 2), "b": (cache.select(filter="id < 100"), 1)}
     return mix(parts, **options) if own.get("mix") else cache.loader(**options)
 
@@ -43,16 +51,19 @@ def main(own: Mapping[str, Any]) -> None:
     sys.executable = own.get("executable", sys.executable)
     with DataCache(own["endpoint"], retry_seconds=60) as cache:
         loader = loader_of(cache, own)
+        if "state" in own:
+            loader.load_state_dict(own["state"])
         for _ in range(own.get("epochs", 1)):
             asked = time.monotonic()
             for batch in loader:
                 waited = time.monotonic() - asked
-                line = {"step": batch.step, "rows": hash_of(batch.arrow()), "waited": waited}
+                line = {"step": batch.step, "rows": hash_of(batch), "waited": waited}
                 print(json.dumps(line), flush=True)
                 if batch.step == own.get("pause"):
                     sys.stdin.readline()
                 asked = time.monotonic()
-        print(json.dumps({"shared": loader.stats().shared}), flush=True)
+        counted = loader.counts.rows if isinstance(loader, PackLoader) else None
+        print(json.dumps({"shared": loader.stats().shared, "counted": counted}), flush=True)
     # close() leaves no shared memory of the reader, open or mapped
     assert not [path for path in Path("/proc/self/fd").iterdir() if "memfd:datacache" in os.path.realpath(path)]
     assert "memfd:datacache" not in Path("/proc/self/maps").read_text()

@@ -25,7 +25,7 @@ from chance import Chance
 from host_rank import hash_of, loader_of
 from small import small_cache
 
-from kubeflow_datacache import DataCache, World
+from kubeflow_datacache import DataCache, Loader, World
 from kubeflow_datacache.host import protocol
 from ranks import rank_environment
 
@@ -34,6 +34,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory o
 ROWS, RANKS = 4000, 2
 OPTIONS: dict[str, Any] = {"global_batch_size": 64, "seed": 3, "tail": "keep", "prefetch_bytes": 1 << 18}
 STEPS = -(-ROWS // 64)
+PACKED = {"pack": {"column": "tokens", "tokens": 300, "packs": 41, "window": 3, "long": "split"}}
+BALANCED = {"options": {**OPTIONS, "balance": "text"}}
 SLOW = 4.0  # seconds that a busy machine may take beside
 SECONDS = 120  # limit of anything that should take a few
 
@@ -169,27 +171,36 @@ def read_alone(endpoint: str, **own: Any) -> list[Any]:
     told: dict[str, Any] = {"endpoint": endpoint, "options": OPTIONS, "host": "off", "replicas": 0, **own}
     with DataCache(endpoint, retry_seconds=60) as cache:
         loader = loader_of(cache, told)
-        return [(batch.step, hash_of(batch.arrow())) for _ in range(told.get("epochs", 1)) for batch in loader]
+        return [(batch.step, hash_of(batch)) for _ in range(told.get("epochs", 1)) for batch in loader]
 
 
 @pytest.mark.parametrize(
-    "own",
+    ("own", "counted"),
     [
-        {"rank": 1, "size": 2, "epochs": 2},
-        {"mix": True},
-        {
-            "options": {
-                **OPTIONS,
-                "shuffle": False,
-                "columns": ["text", "id"],
-                "filter": "id >= 50",
-                "prefetch_bytes": 1,
-            }
-        },
+        ({"rank": 1, "size": 2, "epochs": 2}, None),
+        ({"mix": True}, None),
+        (
+            {
+                "options": {
+                    **OPTIONS,
+                    "shuffle": False,
+                    "columns": ["text", "id"],
+                    "filter": "id >= 50",
+                    "prefetch_bytes": 1,
+                }
+            },
+            None,
+        ),
+        ({**PACKED, "rank": 1, "size": 2, "epochs": 2}, 2 * ROWS),
+        ({**PACKED, "mix": True}, 300),  # all 100 rows of the second part, and twice as many
+        ({**BALANCED, "rank": 1, "size": 3}, None),
     ],
-    ids=["a share of two epochs", "mixture", "in order, filtered, with the least memory"],
+    ids=[
+        *("a share of two epochs", "mixture", "in order, filtered, with the least memory"),
+        *("packs of two epochs", "packs of a mixture", "balanced"),
+    ],
 )
-def test_ranks_read_the_same_rows_once(host: Host, endpoint: str, own: dict[str, Any]) -> None:
+def test_ranks_read_the_same_rows_once(host: Host, endpoint: str, own: dict[str, Any], counted: int | None) -> None:
     """All steps come from one reader, with the rows that a rank reads alone."""
     want = read_alone(endpoint, **own)
     ranks = [host.start(**own) for _ in range(RANKS)]
@@ -197,12 +208,29 @@ def test_ranks_read_the_same_rows_once(host: Host, endpoint: str, own: dict[str,
     for rank in ranks:
         assert rank.rest().rows == want
         assert rank.shared == len(want)
+        assert rank.lines[-1]["counted"] == counted
 
 
-def test_a_killed_reader(host: Host, alone: list[Any], chance: Chance) -> None:
+def test_ranks_begin_within_a_window(host: Host, endpoint: str) -> None:
+    """Packs go on at a state, with the reader."""
+    want, begin = read_alone(endpoint, **PACKED), 62
+    with DataCache(endpoint) as cache:
+        loader = loader_of(cache, {"options": OPTIONS, "replicas": 0, "host": "off", **PACKED})
+        for _ in zip(range(begin), loader, strict=False):
+            pass
+        state = loader.state_dict()
+    assert state["pack"]["step"] == 2
+    for rank in [host.start(**PACKED, state=state) for _ in range(RANKS)]:
+        assert rank.rest().rows == want[begin:]
+        assert rank.shared == len(want) - begin
+
+
+@pytest.mark.parametrize("own", [{}, PACKED, BALANCED], ids=["rows", "packs", "balanced"])
+def test_a_killed_reader(host: Host, endpoint: str, chance: Chance, own: dict[str, Any]) -> None:
     """Its ranks read alone from the next step on: the same rows, and nobody waits for long."""
+    alone = read_alone(endpoint, **own)
     for _, rng in chance.schedules(1):
-        ranks = [host.start(host="auto", pause=rng.randrange(STEPS - 1)) for _ in range(RANKS)]
+        ranks = [host.start(**own, host="auto", pause=rng.randrange(STEPS - 1)) for _ in range(RANKS)]
         reader = host.reader()
         if rng.random() < 0.8:  # otherwise while it starts
             assert ranks[0].step()["step"] == 0
@@ -262,19 +290,33 @@ def test_a_reader_that_does_not_start(host: Host, alone: list[Any], how: str) ->
     assert rank.log.read_text().count("does not start") == 1
 
 
+@pytest.mark.parametrize("how", ["auto", "require"])
+def test_rows_too_long_for_packs(host: Host, how: str) -> None:
+    """The reader finds them before the first step, and ranks say what it said."""
+    ranks = [host.start(pack={**PACKED["pack"], "long": "refuse"}, host=how) for _ in range(RANKS)]
+    for rank in ranks:
+        assert rank.process.communicate(timeout=SECONDS)[0] == ""
+        log = rank.log.read_text()
+        assert "host: the reader of this host failed: ColumnError: column 'tokens': 4000 of 4000 rows are too" in log
+        last = "DataCacheError: host: " if how == "require" else "ColumnError: column 'tokens': 4000"
+        assert last in log.splitlines()[-1]
+
+
 def test_what_require_and_auto_want(endpoint: str) -> None:
     """Without other ranks on the host, "auto" reads alone at once and "require" is an error that says what to give."""
     with DataCache(endpoint) as cache:
         for name, want in (("auto", None), ("require", r'host = "require": .*replicas=8')):
-            loader = cache.loader(**OPTIONS, world=World(0, 1), host=name)  # pyright: ignore[reportArgumentType]
+            own: Any = {**OPTIONS, "world": World(0, 1), "host": name}
+            loader: Loader = cache.loader(**own)
             if want is None:
                 assert len(list(loader)) == STEPS
                 assert loader.stats().shared == 0
             else:
                 with pytest.raises(ValueError, match=want):
                     next(iter(loader))
+        wrong: Any = {**OPTIONS, "host": "on"}
         with pytest.raises(ValueError, match="host = 'on': want"):
-            cache.loader(**OPTIONS, host="on")  # pyright: ignore[reportArgumentType]
+            cache.loader(**wrong)
 
 
 def test_memory_is_sealed() -> None:

@@ -36,6 +36,7 @@ from kubeflow_datacache import (
 )
 from kubeflow_datacache.fetch.merge import Merge
 from kubeflow_datacache.selection import Readable
+from kubeflow_datacache.torch import StreamingDataset
 from pack_law import Law
 
 Connect = Callable[..., DataCache]
@@ -221,6 +222,9 @@ def test_refusals(cache: DataCache) -> None:
         own: Any = {"pack": PACK, **options}
         with pytest.raises(error, match=message):
             cache.loader(**own)
+    streamed: Any = {"pack": PACK}
+    with pytest.raises(TypeError, match=r"pack is no parameter of a StreamingDataset.*cache.loader\(pack=\.\.\.\)"):
+        StreamingDataset(cache, **streamed)
     values: list[tuple[dict[str, Any], str]] = [
         ({"tokens": 0}, "Pack: tokens = 0: want at least 1"),
         ({"tokens": 9, "multiple": 2}, "Pack: tokens = 9: want a multiple of multiple = 2"),
@@ -353,7 +357,7 @@ def test_balanced_steps_are_those_of_a_loader(cache: DataCache, rng: random.Rand
         again = cache.loader(**options)  # without balance, or with it, the rest is the same
         again.load_state_dict(loaders[-1].state_dict())
         assert [*steps, *(sorted(batch.indices.tolist()) for batch in again)] == want
-    wrong: dict[str, Any] = {"transform": print, "tail": "pad", "host": "require", "order": 2, "workers": 2}
+    wrong: dict[str, Any] = {"transform": print, "tail": "pad", "order": 2, "workers": 2}
     for name, value in wrong.items():
         own: Any = {**options, "balance": "input_ids", name: value}
         with pytest.raises(ValueError, match=f"{name}.* with balance"):

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,6 @@ import numpy.typing as npt
 from kubeflow_datacache.client import Source
 from kubeflow_datacache.errors import DataCacheError
 from kubeflow_datacache.fetch.merge import Merge
-from kubeflow_datacache.fetch.prefetch import Prefetcher
 from kubeflow_datacache.lengths import LengthsLoader
 from kubeflow_datacache.options import LoaderOptions
 from kubeflow_datacache.order.balance import balance
@@ -21,6 +20,8 @@ from kubeflow_datacache.order.epoch import Epoch, RowIndices, Share
 from kubeflow_datacache.order.packed import BalancedStep, RankSteps
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.block import StepBlock
+
+_WORKERS: Final = ("worker", "workers")
 
 
 class BalancedBatch(Batch):
@@ -50,7 +51,7 @@ class BalancedLoader(LengthsLoader):
     DataCache.loader(balance=...).
 
     The steps, and the states, are those of a Loader. A rank's rows of a step depend on the lengths, and their number
-    too. transform, tail="pad", host, order=2 and workers are not for it.
+    too. transform, tail="pad", order=2 and workers are not for it.
     """
 
     def __init__(self, cache: Source, balance: str, **options: Unpack[LoaderOptions]) -> None:
@@ -59,11 +60,11 @@ class BalancedLoader(LengthsLoader):
         super().__init__(cache, **options)
         self._cache.check_columns([balance])
 
-    def _steps_of(self, lengths: Merge, share: Share) -> Iterator[BalancedStep]:
-        """The rank's rows of each step from the current one on."""
+    def _steps_of(self, lengths: Merge, share: Share, first: int) -> Iterator[BalancedStep]:
+        """The rank's rows of each step from one on."""
         order, known = self._order, np.empty(0, np.int64)
-        blocks = lengths.blocks(self._step * order.global_batch)
-        for step in range(self._step, order.steps):
+        blocks = lengths.blocks(first * order.global_batch)
+        for step in range(first, order.steps):
             size = order.size(step)
             while len(known) < size:
                 if (block := next(blocks, None)) is None:
@@ -73,27 +74,26 @@ class BalancedLoader(LengthsLoader):
             known = known[size:]
             yield BalancedStep(np.array(own, np.int64) + step * order.global_batch)
 
-    def _read(self, share: Share) -> Prefetcher:
-        order = self._order
+    def _rank_steps(self, share: Share) -> RankSteps[BalancedStep]:
         lengths = self._lengths = self._read_lengths(self._column)
-        steps = RankSteps(self._steps_of(lengths, share), self._step)
+        return RankSteps(lambda first, _: self._steps_of(lengths, share, first), self._step)
 
-        def make_batch(block: Any, index: int, step: int) -> BalancedBatch:
-            return BalancedBatch((order, share), steps.pop(step).positions, block, index, step)
+    def _batch(self, origin: tuple[Epoch, Share], own: BalancedStep, *place: Any) -> BalancedBatch:
+        return BalancedBatch(origin, own.positions, *place)
 
-        return self._read_steps(share, steps, make_batch)
+    def _reader_options(self) -> dict[str, Any]:
+        own = super()._reader_options()
+        return {name: own[name] for name in own if name not in _WORKERS} | {"balance": self._column}
 
 
 def _check(column: Any, options: LoaderOptions) -> None:
     """Raises TypeError or ValueError, naming the parameter."""
     if not isinstance(column, str):
         raise TypeError(f'balance = {column!r}: want the name of a column of lists or text, such as "input_ids"')
-    for name in ("transform", "transform_threads", "transform_processes", "worker", "workers"):
+    for name in ("transform", "transform_threads", "transform_processes", *_WORKERS):
         if options.get(name):
             raise ValueError(f"{name} with balance: leave it out, and apply it to the batches")
     if options.get("tail") == "pad":
         raise ValueError('tail = "pad" with balance: give "drop" or "keep"; ranks have other numbers of rows anyway')
-    if (host := options.get("host", "off")) != "off":
-        raise ValueError(f"host = {host!r} with balance: leave it out, as each rank reads its rows alone")
     if options.get("order") == 2:
         raise ValueError("order = 2 with balance: give 1, as a rank reads rows of the whole table")

@@ -5,14 +5,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 from kubeflow_datacache.fetch.merge import Merge, RowFeed
 from kubeflow_datacache.fetch.prefetch import Prefetcher
+from kubeflow_datacache.host.merge import Group
+from kubeflow_datacache.host.protocol import Start
 from kubeflow_datacache.loader import Loader
-from kubeflow_datacache.order.epoch import Share
-from kubeflow_datacache.order.packed import AnyStep, RankSteps, StepsPlan
+from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.order.packed import RankSteps, StepsPlan
+from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.stop import Stop
 
 # Parts of prefetch_bytes: received rows, batches, and lengths that were read ahead.
@@ -38,17 +41,39 @@ class LengthsLoader(Loader):
         reader.set_epoch(order.number)
         return reader.merge(Share(), ahead, ahead)
 
-    def _read_steps(self, share: Share, steps: RankSteps[AnyStep], make: Callable[[Any, int, int], Any]) -> Prefetcher:
-        """Reads the rows of a rank's steps; make is as of Prefetcher."""
-        order, ready = self._order, max(1, self._prefetch_bytes // _READY_SHARE)
+    def _rank_steps(self, share: Share) -> RankSteps[Any]:
+        """A rank's steps from the current place on."""
+        raise NotImplementedError
 
-        def make_plan(feed: RowFeed) -> StepsPlan[AnyStep]:
-            return StepsPlan(order, share, feed.info.placement, steps)
+    def _batch(self, origin: tuple[Epoch, Share], own: Any, *place: Any) -> Batch:
+        """The batch of a step. place: its block, its index there, and its number."""
+        raise NotImplementedError
 
-        merge = self.merge(share, self._prefetch_bytes // _ROWS_SHARE, ready, make_plan)
+    def _read(self, share: Share) -> Prefetcher:
+        order, steps, ready = self._order, self._rank_steps(share), max(1, self._prefetch_bytes // _READY_SHARE)
+        merge = self._merge_steps(share, steps, self._prefetch_bytes // _ROWS_SHARE, ready, self._group(share))
+
+        def make(block: StepBlock, index: int, step: int) -> Batch:
+            return self._batch((order, share), steps.pop(step), block, index, step)
+
         return Prefetcher(
             order, share, merge, step=self._step, transform=None, ready_bytes=ready, timer=self._timer, make=make
         )
+
+    def merge_from(self, start: Start, *, ahead: int, block: int) -> tuple[Merge, RankSteps[Any] | None]:
+        """See Loader.merge_from."""
+        self._move(start.epoch, start.step, (start.position, start.number))
+        share = self._share_in(self.world)
+        steps = self._rank_steps(share)
+        return self._merge_steps(share, steps, ahead, block, None), steps
+
+    def _merge_steps(self, share: Share, steps: RankSteps[Any], ahead: int, block: int, group: Group | None) -> Merge:
+        order = self._order
+
+        def make_plan(feed: RowFeed) -> StepsPlan[Any]:
+            return StepsPlan(order, share, feed.info.placement, steps)
+
+        return self.merge(share, ahead, block, make_plan, group, steps)
 
     def _takes(self, stop: Stop) -> bool:
         return True

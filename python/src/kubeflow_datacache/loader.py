@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final, Unpack, cast
@@ -23,18 +22,20 @@ from kubeflow_datacache.fetch.feed import Feed
 from kubeflow_datacache.fetch.merge import Merge, RowFeed
 from kubeflow_datacache.fetch.prefetch import Prefetcher
 from kubeflow_datacache.fetch.take_feed import TakeFeed, TakeSource, takes
-from kubeflow_datacache.host.merge import Group, HostMerge, group_of
+from kubeflow_datacache.host.merge import OF_RANKS, Group, HostMerge, group_of
+from kubeflow_datacache.host.protocol import Start
 from kubeflow_datacache.monitoring.bar import ProgressBar, progress_bar
 from kubeflow_datacache.monitoring.stage_timer import StageTimer
 from kubeflow_datacache.monitoring.stats import Depth, Stats
 from kubeflow_datacache.notebook import html_table
 from kubeflow_datacache.options import LoaderOptions, LocalRandomSeed, check_options, explicit_signature
 from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.order.packed import RankSteps
 from kubeflow_datacache.order.plan import Plan
 from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.heap import HEAP
-from kubeflow_datacache.state import LoaderState, State, rescaled, warn_nothing_left
+from kubeflow_datacache.state import LoaderState, State, rescaled, warn_no_steps, warn_nothing_left
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.transform import Transform
 from kubeflow_datacache.world import World, check_resize
@@ -85,6 +86,7 @@ class Loader:
         self._prefetch_bytes, self._progress = own["prefetch_bytes"], own["progress"]
         self._options = own
         self._step = 0
+        self._place = (0, 0)  # of packs: the position at which the window of the next step begins, and its number there
         self._resumed = False
         self._complete = False  # the epoch has no steps left: the next iteration begins the next epoch
         self._timer = StageTimer()
@@ -96,7 +98,7 @@ class Loader:
         self._process = os.getpid()
         cache.register(self)
         if not self._order.steps and self._worker == 0:
-            _warn_no_steps(self._order)
+            warn_no_steps(self._order)
 
     def __repr__(self) -> str:
         order = self._order
@@ -305,9 +307,9 @@ class Loader:
         if self._transform is not None:
             self._transform.leave_parent()
 
-    def _move(self, epoch: int, step: int) -> None:
+    def _move(self, epoch: int, step: int, place: tuple[int, int] = (0, 0)) -> None:
         self._order = self._order.numbered(epoch)
-        self._step, self._complete, self._resumed = step, False, False
+        self._step, self._place, self._complete, self._resumed = step, place, False, False
 
     def _steps_from(self, step: int) -> range:
         """The steps of this reader from `step` to the end of the epoch."""
@@ -387,13 +389,15 @@ class Loader:
         block: int,
         make_plan: Callable[[RowFeed], Plan] | None = None,
         group: Group | None = None,
+        steps: RankSteps[Any] | None = None,
     ) -> Merge:
         """Merges a share of the current epoch, for loaders built on this one. ahead, block: limits of the bytes that
-        are received ahead and of a merged block. group: the ranks of this host that read the share together."""
+        are received ahead and of a merged block. group: the ranks of this host that read the share together. steps:
+        those of the plan, where they depend on lengths."""
         # memory for rows that were read ahead, and for rows that the training loop still holds
         HEAP.keep(2 * self._prefetch_bytes)
         open_feed = functools.partial(self._open_feed, self._request(share), max(1, ahead))
-        kind = Merge if group is None else functools.partial(HostMerge, group)
+        kind = Merge if group is None else functools.partial(HostMerge, group, self._place, steps)
         return kind(
             self._order,
             share,
@@ -404,15 +408,23 @@ class Loader:
             make_plan=make_plan,
         )
 
-    def merge_from(self, epoch: int, step: int, *, ahead: int, block: int) -> Merge:
-        """What reads the blocks of an epoch from a step on, for the reader of a host. See merge."""
-        self._move(epoch, step)
-        return self.merge(self._share_in(self.world), ahead, block)
+    def merge_from(self, start: Start, *, ahead: int, block: int) -> tuple[Merge, RankSteps[Any] | None]:
+        """What reads the blocks from a place on, for the reader of a host, and the steps where they depend on lengths.
+        See merge."""
+        self._move(start.epoch, start.step)
+        return self.merge(self._share_in(self.world), ahead, block), None
+
+    def _reader_options(self) -> dict[str, Any]:
+        """The options of the loader by which a reader of the host reads the rows of this one."""
+        return {name: value for name, value in self._options.items() if name not in OF_RANKS}
 
     def _group(self, share: Share) -> Group | None:
         """The ranks of this host with which this one reads; None to read alone."""
         order = {**self._state().as_dict(), "epoch": 0, "next_step": 0}
-        return group_of(self._cache, self._dataset.fingerprint, self._options, order, self.world, share)
+        if self._options["host"] == "off":
+            return None
+        required, own = self._options["host"] == "require", self._reader_options()
+        return group_of(self._cache, self._dataset.fingerprint, own, order, self.world, share, required=required)
 
     def _order_of(self, own: Mapping[str, Any]) -> Epoch:
         """The order of epoch 0 for checked options."""
@@ -478,16 +490,3 @@ class Loader:
         if self._columns is not None:
             request["columns"] = self._columns
         return request
-
-
-def _warn_no_steps(order: Epoch) -> None:
-    """Warns that all epochs are empty. Python's warning filter suppresses repetitions."""
-    if order.rows:
-        why = (
-            f"global_batch_size = {order.global_batch} is more than the {order.rows} rows, and"
-            f' tail="drop" leaves the incomplete step out: give a global_batch_size of at most {order.rows}, or'
-            ' tail="keep" or "pad"'
-        )
-    else:
-        why = "there are no rows: see the filter and snapshot of the cache, and filter= and split= of the loader"
-    warnings.warn(f"every epoch of this loader is empty: {why}", stacklevel=3)

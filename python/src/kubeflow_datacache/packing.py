@@ -16,12 +16,12 @@ from kubeflow_datacache.arguments import check_state, column_names
 from kubeflow_datacache.client import Client, Source
 from kubeflow_datacache.errors import ColumnError, DataCacheError, StateError
 from kubeflow_datacache.fetch.merge import Merge
-from kubeflow_datacache.fetch.prefetch import Prefetcher
+from kubeflow_datacache.host.protocol import Start
 from kubeflow_datacache.lengths import LengthsLoader
 from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.notebook import html_table
-from kubeflow_datacache.options import LoaderOptions
-from kubeflow_datacache.order.epoch import Share
+from kubeflow_datacache.options import Host, LoaderOptions
+from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.order.pack import VERSION, Counts, Int64Array, Pack, PackedStep, Packer
 from kubeflow_datacache.order.packed import RankStep, RankSteps
 from kubeflow_datacache.order.split import Split
@@ -43,6 +43,7 @@ class PackOptions(TypedDict, total=False):
     split: Split | None
     columns: Sequence[str] | None
     prefetch_bytes: int
+    host: Host
     world: World | None
 
 
@@ -63,7 +64,6 @@ class PackLoader(LengthsLoader):
             if (read := column_names(options.get("columns"))) is not None and name not in read:
                 raise ColumnError(f"pack: {name!r} is not among columns = {read}: add it there")
         self._pack = pack
-        self._position = self._index = 0  # the window of the next step, and its number in the window
         self._counts, self._checked = Counts(), False
         super().__init__(cache, global_batch_size=1, tail="keep", **options)
         for name, table in itertools.product(needed, self._tables):
@@ -119,7 +119,7 @@ class PackLoader(LengthsLoader):
         own, pack = super().state_dict(), self._pack
         law = {"law": VERSION, "column": pack.column, "tokens": pack.tokens, "packs": pack.packs, "window": pack.window}
         law |= {"multiple": pack.multiple, "quadratic": pack.quadratic, "long": pack.long}
-        position = {"position": self._position, "step": self._index, "steps": self._step}
+        position = {"position": self._place[0], "step": self._place[1], "steps": self._step}
         return {name: value for name, value in own.items() if name not in _ROWS} | {"pack": law | position}
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow: Sequence[str] = ()) -> None:
@@ -146,8 +146,8 @@ class PackLoader(LengthsLoader):
         own_fields = {name: value for name, value in state.items() if name != "pack"}
         checked = self._state().checked_position({**own_fields, **rows}, steps=self._order.rows)
         self._end()
-        self._move(checked.epoch, steps)
-        self._position, self._index, self._checked = position, index, True
+        self._move(checked.epoch, steps, (position, index))
+        self._checked = True
         self._complete, self._resumed = 0 < self._order.rows == position, True
 
     def seek(self, state: Mapping[str, Any]) -> None:
@@ -168,16 +168,11 @@ class PackLoader(LengthsLoader):
     def _uncounted(self) -> NoReturn:
         raise TypeError("the number of steps of packs depends on the lengths of all rows: call count_steps()")
 
-    def _move(self, epoch: int, step: int) -> None:
-        super()._move(epoch, step)
-        self._position = self._index = 0
-
     def _passed(self, batch: Batch) -> None:
         assert isinstance(batch, PackedBatch)
-        step = batch.planned.step
-        self._step, (self._position, self._index) = batch.step + 1, step.following
-        self._complete = self._position >= self._order.rows
-        self._counts = self._counts.plus(step.counts)
+        self._step, self._place = batch.step + 1, batch.planned.following
+        self._complete = self._place[0] >= self._order.rows
+        self._counts = self._counts.plus(batch.planned.counts)
 
     @property
     def _tables(self) -> Sequence[Client]:
@@ -223,18 +218,30 @@ class PackLoader(LengthsLoader):
                         self._refuse(0, int(lengths[over[0]]), f"{more} {batch.indices[over[0]]}")
         self._checked = True
 
-    def _read(self, share: Share) -> Prefetcher:
-        self._check_long(World(share.rank, share.world))
-        order, pack = self._order, self._pack
+    def _rank_steps(self, share: Share) -> RankSteps[RankStep]:
         lengths = self._lengths = self._read_lengths(self._pack.column)
-        packed = itertools.islice(self._steps_of(lengths, self._position), self._index, None)
-        own = (RankStep(step, step.share(share.rank, share.world)) for step in packed)
-        steps = RankSteps(own, self._step)
+        begin = self._place
 
-        def make_batch(block: Any, index: int, step: int) -> PackedBatch:
-            return PackedBatch((order, share), pack, steps.pop(step), block, index, step)
+        def plan(_: int, before: RankStep | None) -> Iterator[RankStep]:
+            if before is None:
+                self._check_long(World(share.rank, share.world))
+            position, index = begin if before is None else before.following
+            for step in itertools.islice(self._steps_of(lengths, position), index, None):
+                yield RankStep.of(step, share)
 
-        return self._read_steps(share, steps, make_batch)
+        return RankSteps(plan, self._step)
+
+    def merge_from(self, start: Start, *, ahead: int, block: int) -> tuple[Merge, RankSteps[Any] | None]:
+        """See Loader.merge_from."""
+        self._checked = start != Start(0, 0, 0, 0)
+        return super().merge_from(start, ahead=ahead, block=block)
+
+    def _reader_options(self) -> dict[str, Any]:
+        own = super()._reader_options()
+        return {name: own[name] for name in own if name in PackOptions.__annotations__} | {"pack": self._pack}
+
+    def _batch(self, origin: tuple[Epoch, Share], own: RankStep, *place: Any) -> PackedBatch:
+        return PackedBatch(origin, self._pack, own, *place)
 
 
 def _check_pack(pack: Any) -> None:

@@ -220,3 +220,16 @@ def _equal(name: str, saved: object, here: object, of: str = "") -> None:
             fix = f"Select those rows, with {'filter' if name == 'row_filter' else name}="
         raise StateError(f"{text}: it was saved while reading other rows. {fix}, or begin the training anew")
     raise StateError(f"{text}: make the loader with {name}={saved!r} to go on where it was saved")
+
+
+def warn_no_steps(order: Epoch) -> None:
+    """Warns that all epochs are empty. Python's warning filter suppresses repetitions."""
+    if order.rows:
+        why = (
+            f"global_batch_size = {order.global_batch} is more than the {order.rows} rows, and"
+            f' tail="drop" leaves the incomplete step out: give a global_batch_size of at most {order.rows}, or'
+            ' tail="keep" or "pad"'
+        )
+    else:
+        why = "there are no rows: see the filter and snapshot of the cache, and filter= and split= of the loader"
+    warnings.warn(f"every epoch of this loader is empty: {why}", stacklevel=3)

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from kubeflow_datacache.host import protocol
-from kubeflow_datacache.host.protocol import Block, HostError, LeftError, Request
+from kubeflow_datacache.host.protocol import Block, HostError, LeftError, Request, Start
 from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.rows.gather import detach_small
@@ -45,15 +45,15 @@ class Link:
         self._closed = False
         _LINKS.add(self)
 
-    def join(self, request: Request, epoch: int, step: int, seconds: float) -> None:
-        """Connects, starts a reader of the request if there is none, and joins the stream that begins at a
-        step of an epoch. Raises HostError if that takes longer than some seconds."""
+    def join(self, request: Request, start: Start, seconds: float) -> None:
+        """Connects, starts a reader of the request if there is none, and joins a stream. Raises HostError if that takes
+        longer than some seconds."""
         deadline, starts = time.monotonic() + seconds, 0
         while not self._closed:
             try:
                 self._socket.connect(self._address)
                 protocol.check_peer(self._socket)
-                self._socket.send(protocol.JOIN.pack(epoch, step))
+                self._socket.send(protocol.JOIN.pack(*start))
                 self._socket.settimeout(max(_LOOK_SECONDS, deadline - time.monotonic()))
                 packet = self._socket.recv(protocol.MOST_BYTES)
             except TimeoutError:
@@ -74,9 +74,9 @@ class Link:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         raise HostError("closed")
 
-    def blocks(self, policy: Policy, waits: Callable[[], bool]) -> Iterator[StepBlock]:
-        """Yields the blocks of the stream, copied to memory of this process. Raises HostError if the reader fails, or
-        if other ranks do not take blocks while the training loop waits, which waits() tells."""
+    def blocks(self, policy: Policy, waits: Callable[[], bool]) -> Iterator[tuple[StepBlock, bytes]]:
+        """Yields the blocks of the stream and their plans, copied to memory of this process. Raises HostError if the
+        reader fails, or if other ranks do not take blocks while the training loop waits, which waits() tells."""
         count = 0
         while True:
             packet = self._receive(waits)
@@ -85,13 +85,15 @@ class Link:
             if packet.startswith(protocol.FAILED):
                 raise HostError(f"the reader of this host failed: {_text(packet)}")
             block = Block.unpacked(packet)
-            rows = pa.ipc.open_stream(self._copy(block)).read_next_batch()
+            copied = self._copy(block)
+            rows = pa.ipc.open_stream(copied).read_next_batch()
             count += 1
             self._send(count)
             steps = range(block.first, block.stop, block.stride)
             if rows.num_rows != block.rows * len(steps):
                 raise HostError(f"the reader sent {rows.num_rows} rows for {len(steps)} steps of {block.rows}")
-            yield StepBlock(steps, block.rows, detach_small(rows), policy)
+            plan = copied.slice(block.nbytes - block.plan).to_pybytes()
+            yield StepBlock(steps, block.rows, detach_small(rows), policy), plan
 
     def close(self) -> None:
         """Ends the connection: a blocked read raises HostError."""

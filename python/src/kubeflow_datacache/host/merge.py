@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import pickle
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from typing import Any, Final
 from kubeflow_datacache.errors import DataCacheError
 from kubeflow_datacache.fetch.merge import Merge
 from kubeflow_datacache.host.link import Link
-from kubeflow_datacache.host.protocol import HostError, LeftError, Request
+from kubeflow_datacache.host.protocol import HostError, LeftError, Request, Start
 from kubeflow_datacache.order.epoch import Share
+from kubeflow_datacache.order.packed import RankSteps
 from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.world import World
 
@@ -24,13 +26,13 @@ _log: Final = logging.getLogger("kubeflow_datacache")
 _JOIN_SECONDS: Final = 5.0
 _REQUIRED_SECONDS: Final = 60.0
 # Options that a reader does not need: its source has the selection, and ranks transform and convert.
-_OF_RANKS: Final = {
+OF_RANKS: Final = {
     *("filter", "split", "transform", "transform_threads", "transform_processes"),
     *("null", "ragged", "cast", "host", "progress"),
 }
 # Variables that tell jobs of one user on one host from each other.
 _JOB: Final = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TRAIN_JOB_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID")
-_VERSION: Final = 1  # of the packets, and of what determines an address
+_VERSION: Final = 2  # of the packets, and of what determines an address
 _left: Final = set[str]()  # addresses of readers that this process gave up
 
 
@@ -45,17 +47,21 @@ class Group:
 
 
 def group_of(
-    source: Any, fingerprint: str, options: Mapping[str, Any], order: Mapping[str, Any], world: World, share: Share
+    source: Any,
+    fingerprint: str,
+    options: Mapping[str, Any],
+    order: Mapping[str, Any],
+    world: World,
+    share: Share,
+    *,
+    required: bool,
 ) -> Group | None:
     """The group of this rank; None if it reads alone: it is the only one of this host with its rows, or the host has no
     shared memory.
 
-    options: checked options of its loader; order: all that determines the order of its rows. Raises ValueError if a
-    group is required.
+    options: of the reader's loader; order: all that determines the order of its rows. Raises ValueError if a group is
+    required.
     """
-    if options["host"] == "off":
-        return None
-    required = options["host"] == "require"
     ranks = world.replicas_here() if sys.platform == "linux" else 1
     if ranks == 1:
         if required:
@@ -64,8 +70,7 @@ def group_of(
                 ' world=World(rank, size, replicas=8) for 8 such ranks, or host="auto"'
             )
         return None
-    own = {name: value for name, value in options.items() if name not in _OF_RANKS}
-    own.update(world=World(share.rank, share.world), seed=int(order["seed"]))
+    own = {**options, "world": World(share.rank, share.world), "seed": int(order["seed"])}
     job = [os.environ.get(name) for name in _JOB]
     here = [_VERSION, os.stat("/proc/self/ns/pid").st_ino, job, source.endpoint, dict(order), own, ranks]
     digest = hashlib.sha256(repr(here).encode()).hexdigest()[:32]
@@ -76,12 +81,15 @@ def group_of(
 class HostMerge(Merge):
     """Takes the blocks of a share from the reader of this host; after any failure of it, reads the rest alone.
 
-    own, options: as of Merge.
+    place: as of Start. steps: those of the plan, which the reader plans too, or None if they need no lengths. own,
+    options: as of Merge.
     """
 
-    def __init__(self, group: Group, *own: Any, **options: Any) -> None:
+    def __init__(
+        self, group: Group, place: tuple[int, int], steps: RankSteps[Any] | None, *own: Any, **options: Any
+    ) -> None:
         super().__init__(*own, **options)
-        self._group, self._link = group, Link(group.address)
+        self._group, self._place, self._steps, self._link = group, place, steps, Link(group.address)
 
     def stop(self) -> None:
         """Ends the iteration soon. Safe from any thread."""
@@ -103,6 +111,8 @@ class HostMerge(Merge):
                 if self._stopped:
                     return
                 self._fail(error, step)
+            else:
+                return
             finally:
                 self._link.release()
             if self._share.first_step(step) >= self._epoch.steps:
@@ -113,15 +123,17 @@ class HostMerge(Merge):
         group = self._group
         try:
             seconds = _REQUIRED_SECONDS if group.required else _JOIN_SECONDS
-            self._link.join(group.request, self._epoch.number, step, seconds)
+            self._link.join(group.request, Start(self._epoch.number, step, *self._place), seconds)
         except Exception as error:
             raise LeftError(str(error)) from error
-        for block in self._link.blocks(self._policy, lambda: self._timer.consumer_is_waiting):
+        for block, plan in self._link.blocks(self._policy, lambda: self._timer.consumer_is_waiting):
             if block.steps[0] != self._share.first_step(step):
                 raise HostError(f"the reader of this host sent step {block.steps[0]} after step {step - 1}")
+            if self._steps is not None:
+                self._steps.put(pickle.loads(plan))  # of a process of the same user
             yield block
             step = block.steps[-1] + 1
-        if self._share.first_step(step) < self._epoch.steps:
+        if self._steps is None and self._share.first_step(step) < self._epoch.steps:
             raise HostError(f"the reader of this host ended before step {step}")
 
     def _fail(self, error: Exception, step: int) -> None:

@@ -22,12 +22,12 @@ END: Final = b"e"  # after the last block of the epoch
 FAILED: Final = b"f"  # with the reason as text; the last packet
 
 # Packets from a rank: first JOIN, then NUMBER: how many blocks it has copied, or ASK.
-JOIN: Final = struct.Struct("<QQ")  # epoch, first step
+JOIN: Final = struct.Struct("<4Q")  # a Start
 NUMBER: Final = struct.Struct("<q")
 ASK: Final = -1
 
 MOST_BYTES: Final = 1 << 12  # size of a packet
-_BLOCK: Final = struct.Struct("<7q")
+_BLOCK: Final = struct.Struct("<8q")
 _CREDENTIALS: Final = struct.Struct("3i")  # of SO_PEERCRED: process, user, group
 _F_SEAL_FUTURE_WRITE: Final = 0x10  # linux/fcntl.h: no new writable mapping, and no write()
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | _F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
@@ -52,15 +52,26 @@ class Request:
     ranks: int
 
 
-class Block(NamedTuple):
-    """The rows of the steps range(first, stop, stride), as an Arrow IPC stream of `nbytes` bytes in memory `slot`.
+class Start(NamedTuple):
+    """Where a stream begins. position, number: of packs, where the window of the step begins, and its number there."""
 
-    rows: of each step. capacity: the size of the memory.
+    epoch: int
+    step: int
+    position: int
+    number: int
+
+
+class Block(NamedTuple):
+    """The rows of the steps range(first, stop, stride), as an Arrow IPC stream in the first `nbytes` bytes of memory
+    `slot`, of which the last `plan` are a pickled step of order.packed.
+
+    rows: of each step. capacity: the size of the memory. plan: 0 where steps do not depend on lengths.
     """
 
     slot: int
     capacity: int
     nbytes: int
+    plan: int
     rows: int
     first: int
     stop: int

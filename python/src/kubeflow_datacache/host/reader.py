@@ -17,7 +17,7 @@ import time
 from typing import Final
 
 from kubeflow_datacache.host import protocol
-from kubeflow_datacache.host.protocol import Request
+from kubeflow_datacache.host.protocol import Request, Start
 from kubeflow_datacache.host.stream import Client, HostStream
 
 _LINGER_SECONDS: Final = 2.0  # without ranks, as between two epochs
@@ -31,7 +31,7 @@ class Reader:
 
     def __init__(self, listener: socket.socket, request: Request) -> None:
         self._listener, self._request = listener, request
-        self._streams: dict[tuple[int, int], HostStream] = {}  # by epoch and first step
+        self._streams: dict[Start, HostStream] = {}
         self._clients: dict[Client, HostStream | None] = {}  # None until the rank has said what it wants
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
@@ -66,7 +66,7 @@ class Reader:
             return False
         stream = self._clients[client]
         if stream is None:
-            return len(packet) == protocol.JOIN.size and self._join(client, *protocol.JOIN.unpack(packet))
+            return len(packet) == protocol.JOIN.size and self._join(client, Start(*protocol.JOIN.unpack(packet)))
         if len(packet) != protocol.NUMBER.size:
             return False
         (number,) = protocol.NUMBER.unpack(packet)
@@ -76,28 +76,28 @@ class Reader:
             stream.take(client, number)
         return True
 
-    def _join(self, client: Client, epoch: int, step: int) -> bool:
-        """Adds a rank to the stream that begins at a step, or to a new one."""
-        stream = self._streams.get((epoch, step))
+    def _join(self, client: Client, start: Start) -> bool:
+        """Adds a rank to the stream that begins at a place, or to a new one."""
+        stream = self._streams.get(start)
         if stream is None or not stream.join(client):
             try:
-                stream = self._open(epoch, step)
+                stream = self._open(start)
             except Exception as error:
                 client.send(protocol.FAILED + f"{type(error).__name__}: {error}".encode()[: protocol.MOST_BYTES - 1])
                 return False
-            self._streams[epoch, step] = stream
+            self._streams[start] = stream
             stream.join(client)
         self._clients[client] = stream
         return True
 
-    def _open(self, epoch: int, step: int) -> HostStream:
+    def _open(self, start: Start) -> HostStream:
         options, request = self._request.options, self._request
         loader = request.source.loader(**options)
         if loader.dataset.fingerprint != request.fingerprint:
             raise protocol.HostError("the cache serves another dataset now")
         prefetch = options["prefetch_bytes"]
-        merge = loader.merge_from(epoch, step, ahead=prefetch // _AHEAD_SHARE, block=prefetch // _BLOCK_SHARE)
-        return HostStream(merge, step, ranks=request.ranks, limit=prefetch // _PUBLISHED_SHARE)
+        merge, steps = loader.merge_from(start, ahead=prefetch // _AHEAD_SHARE, block=prefetch // _BLOCK_SHARE)
+        return HostStream(merge, steps, start.step, ranks=request.ranks, limit=prefetch // _PUBLISHED_SHARE)
 
     def _drop(self, client: Client) -> None:
         self._selector.unregister(client.connection)

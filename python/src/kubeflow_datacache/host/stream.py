@@ -7,17 +7,19 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import pickle
 import socket
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from kubeflow_datacache.fetch.merge import Merge
 from kubeflow_datacache.host import protocol
 from kubeflow_datacache.host.protocol import Block
+from kubeflow_datacache.order.packed import RankSteps
 from kubeflow_datacache.rows.block import StepBlock
 
 _MOST_BLOCKS: Final = 64  # published and not taken; a rank's socket has room for their packets
@@ -57,12 +59,12 @@ class HostStream:
     """Reads blocks ahead in a thread, and passes each to `ranks` ranks. Stop it.
 
     A block stays until all ranks have taken it, counting those that have not joined yet, and leaving out those that
-    have left. limit: bytes of blocks that were published and not taken by all, or one block if that is larger. Safe for
-    concurrent use.
+    have left. steps: those of the plan, where they depend on lengths; each is passed with its rows. limit: bytes of
+    blocks that were published and not taken by all, or one block if that is larger. Safe for concurrent use.
     """
 
-    def __init__(self, merge: Merge, step: int, *, ranks: int, limit: int) -> None:
-        self._merge, self._ranks, self._limit = merge, ranks, limit
+    def __init__(self, merge: Merge, steps: RankSteps[Any] | None, step: int, *, ranks: int, limit: int) -> None:
+        self._merge, self._steps, self._ranks, self._limit = merge, steps, ranks, limit
         self._changed = threading.Condition()
         self._clients: set[Client] = set()
         self._joined = 0
@@ -142,14 +144,16 @@ class HostStream:
             self._full = False
         if self._stopped:
             return False
-        size = pa.ipc.get_record_batch_size(rows.rows) + rows.rows.schema.serialize().size + _SLACK
+        plan = b"" if self._steps is None else pickle.dumps(self._steps.pop(rows.steps[0]))
+        size = pa.ipc.get_record_batch_size(rows.rows) + rows.rows.schema.serialize().size + len(plan) + _SLACK
         slot = self._slot(size)
         sink = pa.FixedSizeBufferWriter(pa.py_buffer(memoryview(slot.mapped)))
         with pa.ipc.new_stream(sink, rows.rows.schema) as writer:
             writer.write_batch(rows.rows)
+        sink.write(plan)
         steps = rows.steps
         nbytes, capacity = sink.tell(), len(slot.mapped)
-        block = Block(slot.number, capacity, nbytes, rows.size, steps.start, steps.stop, steps.step)
+        block = Block(slot.number, capacity, nbytes, len(plan), rows.size, steps.start, steps.stop, steps.step)
         with self._changed:
             self._kept.append((block, slot))
             for client in self._clients:

@@ -4,25 +4,35 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 
 from kubeflow_datacache.order.epoch import Epoch, RowIndices, Share
-from kubeflow_datacache.order.pack import Int64Array, PackedStep, Pieces
+from kubeflow_datacache.order.pack import Counts, Int64Array, PackedStep, Pieces
 from kubeflow_datacache.order.plan import InterleavedRun, Plan
 from kubeflow_datacache.order.split import Placement
 
 
 @dataclass(frozen=True)
 class RankStep:
-    """A rank's packs of a step, one for each micro-batch; None where there are fewer packs than ranks."""
+    """A rank's packs of a step, one for each micro-batch; None where there are fewer packs than ranks.
 
-    step: PackedStep
+    tokens, sequences: of the step over all ranks. following, counts: as of PackedStep.
+    """
+
     packs: list[Pieces | None]
+    tokens: int
+    sequences: int
+    following: tuple[int, int]
+    counts: Counts
+
+    @classmethod
+    def of(cls, step: PackedStep, share: Share) -> Self:
+        """A rank's part of a step."""
+        return cls(step.share(share.rank, share.world), step.tokens, step.sequences, step.following, step.counts)
 
     @property
     def pieces(self) -> Pieces:
@@ -48,21 +58,32 @@ AnyStep = TypeVar("AnyStep", RankStep, BalancedStep)
 
 
 class RankSteps(Generic[AnyStep]):
-    """A rank's steps by their number in the epoch, counted from `first`. One thread calls at, another one pop."""
+    """A rank's steps by their number in the epoch, counted from `first`. One thread calls at and put, another one pop.
 
-    def __init__(self, steps: Iterator[AnyStep], first: int) -> None:
+    plan: yields the steps from a number on; it is given the number, and the step before it if that is known. It is
+    called once, when a step is wanted that was not put.
+    """
+
+    def __init__(self, plan: Callable[[int, AnyStep | None], Iterator[AnyStep]], first: int) -> None:
         self._known = dict[int, AnyStep]()
-        self._steps = zip(itertools.count(first), steps)
-        self._next = first
+        self._plan, self._next = plan, first
+        self._steps: Iterator[AnyStep] | None = None
+        self._last: AnyStep | None = None
 
     def at(self, number: int) -> AnyStep | None:
         """A step; None after the last one. Keeps it until it is popped."""
+        if self._steps is None:
+            self._steps = self._plan(self._next, self._last)
         while number >= self._next:
             if (following := next(self._steps, None)) is None:
                 return None
-            self._known[following[0]] = following[1]
-            self._next += 1
+            self.put(following)
         return self._known[number]
+
+    def put(self, step: AnyStep) -> None:
+        """Adds the next step, which another process has planned."""
+        self._known[self._next] = self._last = step
+        self._next += 1
 
     def pop(self, number: int) -> AnyStep:
         """A step that is not needed any more."""

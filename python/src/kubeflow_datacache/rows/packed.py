@@ -177,7 +177,7 @@ class PackedBatch(Batch):
         super().__init__(origin, block, index, step)
         self._pack, self._step = pack, own
         self._packs: list[Packed] | None = None
-        self.weight = origin[1].world / max(1, own.step.tokens - own.step.sequences)
+        self.weight = origin[1].world / max(1, own.tokens - own.sequences)
 
     @property
     def packs(self) -> list[Packed]:
@@ -200,7 +200,7 @@ class PackedBatch(Batch):
     @property
     def tokens(self) -> int:
         """The tokens of the step over all ranks."""
-        return self._step.step.tokens
+        return self._step.tokens
 
     @property
     def valid(self) -> npt.NDArray[np.bool_]:

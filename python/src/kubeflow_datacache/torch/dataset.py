@@ -52,6 +52,12 @@ class StreamingDataset(IterableDataset[Any]):
         for name in ("worker", "workers"):
             if name in options:
                 raise TypeError(f"{name} is no parameter of a StreamingDataset: the DataLoader says which worker reads")
+        for name in ("pack", "balance"):
+            if name in options:
+                raise TypeError(
+                    f"{name} is no parameter of a StreamingDataset, whose workers would each read all lengths: iterate"
+                    f" over cache.loader({name}=...), which reads ahead in threads"
+                )
         self._cache, self._options = cache, check_options(options)
         self._position = SharedValue({**_at_begin(0), "world": None})
         # for each worker, the epoch after the last one whose batches it has given completely since the position was set
