@@ -58,6 +58,14 @@ func newPermutation(n, seed, epoch uint64) Permutation {
 	return p
 }
 
+// packSeed separates the order of packs from that of rows.
+const packSeed = 0xA0761D6478BD642F
+
+// PackPermutation is the bijection from the number of a pack to its slot, of n packs of a window that begins at a position of an epoch; 1 <= n < 2^62.
+func PackPermutation(n, seed, epoch, position uint64) Permutation {
+	return newPermutation(n, mix(seed+packSeed), mix(epoch)+position)
+}
+
 // mix is the finalizer of SplitMix64.
 func mix(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9

@@ -33,6 +33,8 @@ type ban struct {
 var bans = []ban{
 	{folder: "cacheserver/epoch", strict: true, allowed: []string{"golang.org/x/sys/cpu"},
 		why: "the order of an epoch is pure arithmetic, which every package may use"},
+	{folder: "cacheserver/pack", strict: true, allowed: []string{own("epoch"), "golang.org/x/sys/cpu"},
+		why: "which rows share a pack is arithmetic on lengths"},
 	{folder: "cacheserver/pick", strict: true,
 		why: "the index of a filter's rows is pure, and independent of where the rows are"},
 	{folder: "cacheserver/assign", strict: true,
