@@ -91,6 +91,12 @@ func (c *cluster) apply(s *session, message peer.ToHead, now time.Time) error {
 			return nil
 		}
 		return c.filters.indexed(s, m.address, *message.Indexed, c.data.nodes[s.index].rows)
+	case message.Measured != nil:
+		if answer := s.measured[message.Measured.ID]; answer != nil {
+			answer <- *message.Measured // it has room
+			delete(s.measured, message.Measured.ID)
+		}
+		return nil
 	case message.Leaving != nil:
 		return errors.New(message.Leaving.Reason)
 	}

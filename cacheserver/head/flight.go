@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -25,6 +26,7 @@ type service struct {
 	sealer  protocol.Sealer
 	checks  *work.Pool          // of filters
 	room    *semaphore.Weighted // for answers, in bytes
+	windows *windows
 }
 
 // GetFlightInfo returns the endpoints with the rows of a request.
@@ -40,6 +42,9 @@ func (s *service) GetSchema(ctx context.Context, d *flight.FlightDescriptor) (*f
 	}
 	if _, err := s.check(ctx, v, request); err != nil {
 		return nil, err
+	}
+	if request.Kind == protocol.Pack {
+		return &flight.SchemaResult{Schema: flight.SerializeSchema(packsSchema, memory.DefaultAllocator)}, nil
 	}
 	if request.Filter == "" {
 		if v, err = s.choose(ctx, v, request); err != nil {
@@ -92,6 +97,12 @@ func (s *service) info(ctx context.Context, d *flight.FlightDescriptor) (*flight
 	}
 	if err := s.turn(ctx, len(d.GetCmd())); err != nil {
 		return nil, err
+	}
+	if request.Kind == protocol.Pack {
+		if request.Reader != nil {
+			s.cfg.Access.Asked(ctx, request, v.rows)
+		}
+		return s.packsInfo(ctx, v, request, d)
 	}
 	a, err := v.answer(request)
 	if err != nil {

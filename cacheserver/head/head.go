@@ -59,6 +59,7 @@ func New(cfg Config) (*Head, error) {
 	h.service = &service{
 		Flight: transport.Flight{Status: h.Status, Sizing: h.sizing, Admit: cfg.Access.Admit()}, cfg: &h.cfg, cluster: h.cluster,
 		sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt)), checks: work.New(runtime.GOMAXPROCS(0)), room: semaphore.NewWeighted(answersMemory),
+		windows: newWindows(h.cluster, cfg.Budget.Clients()),
 	}
 	return h, nil
 }

@@ -68,7 +68,7 @@ func (m *member) join(hello peer.Hello, now time.Time) *session {
 	if m.incarnation != "" && m.incarnation != hello.Incarnation {
 		restarts++
 	}
-	s := &session{index: hello.Index, held: hello.Held, pieces: make(chan peer.Piece), planned: make(chan peer.Planned, mostGivenUp), out: make(chan peer.ToNode, outboxSize), closed: make(chan struct{})}
+	s := &session{index: hello.Index, held: hello.Held, pieces: make(chan peer.Piece), planned: make(chan peer.Planned, mostGivenUp), out: make(chan peer.ToNode, outboxSize), closed: make(chan struct{}), measured: map[int64]chan<- peer.Measured{}}
 	*m = member{session: s, address: hello.Address, machine: hello.Machine, incarnation: hello.Incarnation, restarts: restarts, seen: now}
 	return s
 }
@@ -102,6 +102,9 @@ type session struct {
 
 	plans   int64             // number of Plan messages sent to the node; protected by the cluster's mu
 	planned chan peer.Planned // answers to them; full: nobody waits for one
+
+	lengths  int64                          // number of Lengths messages sent to the node; protected by the cluster's mu
+	measured map[int64]chan<- peer.Measured // who waits for the answers to them; likewise
 }
 
 // mostGivenUp is the number of plans that may be given up before their answers come.
@@ -121,8 +124,8 @@ func (s *session) close(reason error) {
 const mostFilters = 256
 
 // outboxSize exceeds the number of messages that a running node lets wait: for each of few plans an assignment, a Ready and parts to keep, a
-// Recall, an Abort, and requests for indexes and their cancellations.
-const outboxSize = 16 + 2*mostFilters
+// Recall, an Abort, requests for indexes and their cancellations, and for lengths.
+const outboxSize = 16 + 2*mostFilters + mostPlanned
 
 // tell queues a message. A session whose outbox is full has a dead connection, and will be closed.
 func (s *session) tell(m peer.ToNode) {

@@ -123,7 +123,7 @@ func endOf(stream peer.NodeStream, sendErr error) error {
 func (n *Node) converse(ctx context.Context, stream peer.NodeStream, incoming <-chan peer.ToNode, ended <-chan error) error {
 	heartbeat := time.NewTicker(peer.HeartbeatEvery)
 	defer heartbeat.Stop()
-	r := reporter{stream: stream, indexed: make(chan peer.Indexed), planned: make(chan peer.Planned), opened: &opened{}, vitals: n.vitals}
+	r := reporter{stream: stream, indexed: make(chan peer.Indexed), planned: make(chan peer.Planned), measured: make(chan peer.Measured), opened: &opened{}, vitals: n.vitals}
 	for {
 		var loadEnds <-chan struct{}
 		if r.of != nil && !r.concluded {
@@ -145,6 +145,10 @@ func (n *Node) converse(ctx context.Context, stream peer.NodeStream, incoming <-
 			}
 		case m := <-r.planned:
 			if err := stream.Send(peer.ToHead{Planned: &m}); err != nil {
+				return err
+			}
+		case m := <-r.measured:
+			if err := stream.Send(peer.ToHead{Measured: &m}); err != nil {
 				return err
 			}
 		case <-loadEnds:
@@ -187,6 +191,8 @@ func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 		return n.sendKept(r.stream, *m.Recall)
 	case m.Plan != nil:
 		n.startPlanning(r, *m.Plan)
+	case m.Lengths != nil:
+		n.startMeasuring(r, *m.Lengths)
 	case m.Index != nil:
 		n.startIndex(r, *m.Index)
 	case m.Unindex != nil:
@@ -245,6 +251,7 @@ type reporter struct {
 	concluded bool // Loaded or Failed was sent
 	indexed   chan peer.Indexed
 	planned   chan peer.Planned
+	measured  chan peer.Measured
 	opened    *opened // the version that Plan messages name; dropped when a plan is assigned
 
 	vitals func() *peer.Vitals

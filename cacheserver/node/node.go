@@ -148,14 +148,36 @@ func (n *Node) giveUp(reason string) {
 func (n *Node) admit(sealed []byte) (serve.Lent, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	a := n.assigned
-	if a == nil {
-		return serve.Lent{}, status.Errorf(codes.Unavailable, "data node %d has nothing loaded: %s", n.cfg.Index, cmp.Or(n.failure, "it waits for the head"))
+	if err := n.emptyLocked(); err != nil {
+		return serve.Lent{}, err
 	}
 	ticket, err := n.sealer.Open(sealed, time.Now())
 	if err != nil {
 		return serve.Lent{}, err
 	}
+	return n.lendLocked(ticket)
+}
+
+// lend lends the rows of a ticket that comes from the head itself.
+func (n *Node) lend(ticket protocol.Ticket) (serve.Lent, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.emptyLocked(); err != nil {
+		return serve.Lent{}, err
+	}
+	return n.lendLocked(ticket)
+}
+
+// emptyLocked returns an error if nothing is assigned to the node.
+func (n *Node) emptyLocked() error {
+	if n.assigned != nil {
+		return nil
+	}
+	return status.Errorf(codes.Unavailable, "data node %d has nothing loaded: %s", n.cfg.Index, cmp.Or(n.failure, "it waits for the head"))
+}
+
+func (n *Node) lendLocked(ticket protocol.Ticket) (serve.Lent, error) {
+	a := n.assigned
 	if ticket.Dataset != a.spec.Dataset.Fingerprint {
 		return serve.Lent{}, status.Errorf(codes.FailedPrecondition, "ticket: for dataset %s, this node holds %s; ask the head again", ticket.Dataset, a.spec.Dataset.Fingerprint)
 	}

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/pack"
 	"github.com/kubeflow/datacache/internal/identity"
 )
 
@@ -36,18 +37,20 @@ const (
 	Epoch Kind = "epoch" // a rank's share of an epoch, in sequence order
 	Take  Kind = "take"  // random access over DoExchange
 	Mix   Kind = "mix"   // the rows that one part contributes to a rank's share of a mixture's epoch
+	Pack  Kind = "pack"  // which rows are in the packs of a rank; the head answers itself
 )
 
-const kinds = `"shard", "epoch", "take" or "mix"`
+const kinds = `"shard", "epoch", "take", "mix" or "pack"`
 
 // Request is a valid Flight descriptor.
 type Request struct {
 	Kind    Kind
 	Index   uint64       // Shard: index of the share
 	Total   uint64       // Shard: number of shares
-	Epoch   epoch.Epoch  // Epoch: all fields but Rows, which the server knows; Mix: all fields
-	Share   epoch.Share  // Epoch, Mix: the rank and worker that read, and the step to start at
+	Epoch   epoch.Epoch  // Epoch, Pack: all fields but Rows, which the server knows; Mix: all fields
+	Share   epoch.Share  // Epoch, Mix, Pack: the rank and worker that read, and the step to start at
 	Mix     *epoch.Mix   // Mix: the parts and their weights; otherwise nil
+	Packs   *Packs       // Pack: otherwise nil; Epoch has global batches of one row
 	Columns []string     // nil selects all
 	Filter  string       // a WHERE clause, as given; "" selects all rows of the cache
 	Split   *epoch.Split // the part of the filtered rows to use; nil: all of them
@@ -135,6 +138,8 @@ var fieldsOf = map[Kind][]string{
 	Epoch: slices.Concat(common, sequence, []string{"order"}),
 	Take:  common,
 	Mix:   slices.Concat(common, sequence, []string{"part", "parts", "phases", "unit", "length"}),
+	Pack: {"v", "kind", "filter", "split", "job", "seed", "epoch", "shuffle", "clump", "rank", "world",
+		"column", "tokens", "packs", "window", "multiple", "quadratic", "long", "position", "step", "steps"},
 }
 
 // needsOf has the fields that must not be missing.
@@ -142,6 +147,7 @@ var needsOf = map[Kind][]string{
 	Shard: {"index", "total"},
 	Epoch: {"seed", "epoch", "shuffle", "global_batch", "tail", "rank", "world"},
 	Mix:   {"part", "parts", "unit", "length", "seed", "epoch", "global_batch", "tail", "rank", "world"},
+	Pack:  {"column", "tokens", "packs", "seed", "epoch", "rank", "world"},
 }
 
 // body has the fields of a command of any kind.
@@ -172,6 +178,17 @@ type body struct {
 	Phases []uint64                     `json:"phases"`
 	Unit   epoch.Unit                   `json:"unit"`
 	Length uint64                       `json:"length"`
+
+	Column    string    `json:"column"`
+	Tokens    uint64    `json:"tokens"`
+	Packs     uint64    `json:"packs"`
+	Window    uint64    `json:"window"`
+	Multiple  uint64    `json:"multiple"`
+	Quadratic uint64    `json:"quadratic"`
+	Long      pack.Long `json:"long"`
+	Position  uint64    `json:"position"`
+	Step      uint64    `json:"step"`
+	Steps     uint64    `json:"steps"`
 }
 
 func parseCommand(cmd []byte) (Request, error) {
@@ -199,7 +216,7 @@ func parseCommand(cmd []byte) (Request, error) {
 	if err != nil {
 		return Request{}, err
 	}
-	c := body{Shuffle: true, Clump: 1, Workers: 1, Order: 1}
+	c := body{Shuffle: true, Clump: 1, Workers: 1, Order: 1, Multiple: 1, Quadratic: pack.Quadratic, Long: pack.Refuse, Steps: 1}
 	if err := json.Unmarshal(cmd, &c); err != nil {
 		return Request{}, commandError(err)
 	}
@@ -261,6 +278,11 @@ func (c *body) request(kind Kind) (r Request, err error) {
 	}
 	if kind == Mix {
 		if err := c.mix(&r); err != nil {
+			return Request{}, err
+		}
+	}
+	if kind == Pack {
+		if err := c.packs(&r); err != nil {
 			return Request{}, err
 		}
 	}

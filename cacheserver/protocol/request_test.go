@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/pack"
 )
 
 func path(elements ...string) *flight.FlightDescriptor {
@@ -78,8 +79,18 @@ func TestParseDescriptor(t *testing.T) {
 // epochWith returns a valid epoch command with the text of one field replaced or added.
 func epochWith(field, value string) *flight.FlightDescriptor {
 	fields := map[string]string{"seed": "7", "epoch": "2", "shuffle": "true", "global_batch": "8", "tail": `"drop"`, "rank": "0", "world": "2"}
+	return commandWith(Epoch, fields, field, value)
+}
+
+// packsWith is epochWith for a command of kind pack.
+func packsWith(field, value string) *flight.FlightDescriptor {
+	fields := map[string]string{"seed": "7", "epoch": "2", "column": `"a"`, "tokens": "8192", "packs": "64", "rank": "0", "world": "8"}
+	return commandWith(Pack, fields, field, value)
+}
+
+func commandWith(kind Kind, fields map[string]string, field, value string) *flight.FlightDescriptor {
 	fields[field] = value
-	text := []string{`{"v":1,"kind":"epoch"`}
+	text := []string{`{"v":1,"kind":"` + string(kind) + `"`}
 	for name, v := range fields {
 		if v != "" {
 			text = append(text, `"`+name+`":`+v)
@@ -140,6 +151,20 @@ func TestParseDescriptorRefuses(t *testing.T) {
 		{"tail is no string", "tail: number does not fit, want a string", epochWith("tail", "1")},
 		{"a list of another kind", "command: columns: number does not fit, want a string", epochWith("columns", "[1]")},
 		{"split is no object", "command: split: string does not fit, want an object", epochWith("split", `"1"`)},
+		{"packs without tokens", "tokens: missing", packsWith("tokens", "")},
+		{"no tokens", "tokens = 0: want 1 <= tokens <= 1048576", packsWith("tokens", "0")},
+		{"too many tokens", "tokens = 1048577: want", packsWith("tokens", "1048577")},
+		{"too many packs", "packs = 2147483648: want 1 <= packs <= 65536", packsWith("packs", "2147483648")},
+		{"a window of too many packs", "window = 1025: want at most 1024 steps of 64 packs", packsWith("window", "1025")},
+		{"multiple is no divisor", "multiple = 3: want a divisor of tokens = 8192", packsWith("multiple", "3")},
+		{"multiple zero", "multiple = 0: want", packsWith("multiple", "0")},
+		{"quadratic is too large", "quadratic = 16777217: want at most 16777216", packsWith("quadratic", "16777217")},
+		{"unknown long", `long = "cut": want "refuse", "split"`, packsWith("long", `"cut"`)},
+		{"no column", "column: empty", packsWith("column", `""`)},
+		{"no steps", "steps = 0: want 1 to 4096", packsWith("steps", "0")},
+		{"too many steps", "steps = 4097: want 1 to 4096", packsWith("steps", "4097")},
+		{"packs with a batch", `"global_batch" is no field of kind "pack"`, packsWith("global_batch", "1")},
+		{"packs of a rank outside the world", "rank = 8: want", packsWith("rank", "8")},
 		{"kind is no string", "kind: number does not fit, want a string", command(`{"v":1,"kind":1}`)},
 	}
 	for _, tt := range tests {
@@ -159,6 +184,7 @@ func FuzzParseDescriptor(f *testing.F) {
 	f.Add([]byte(`{"v":1,"kind":"shard","index":3,"total":8,"columns":["a","b"]}`), "0", "1")
 	f.Add([]byte(`{"v":1,"kind":"take"}`), "", "")
 	f.Add([]byte(someMix), "0", "9")
+	f.Add(packsWith("long", `"split"`).Cmd, "1", "2")
 	f.Add([]byte(`{"v":1,"kind":"epoch","seed":7,"epoch":2,"shuffle":true,"clump":1,"global_batch":1024,"tail":"drop","rank":3,"world":8}`), "-1", "99999999999999999999999")
 	f.Fuzz(func(t *testing.T, cmd []byte, index, total string) {
 		for _, d := range []*flight.FlightDescriptor{{Type: flight.DescriptorCMD, Cmd: cmd}, path(index, total)} {
@@ -177,6 +203,9 @@ func FuzzParseDescriptor(f *testing.F) {
 			}
 			if r.Kind == Mix {
 				readSome(t, r)
+			}
+			if r.Kind == Pack && (r.Packs.Room() < 1 || r.Packs.Room() > pack.MostTokens*pack.MostPacks || r.Packs.Tokens%r.Packs.Multiple != 0) {
+				t.Errorf("accepted %+v", r.Packs)
 			}
 		}
 	})

@@ -19,7 +19,7 @@ import (
 
 // Version is the version of this protocol, which the fields of tickets are part of: a node that did not know a ticket's field would send
 // other rows. Head and nodes must speak the same.
-const Version = 4
+const Version = 5
 
 // HeartbeatEvery is the interval at which a node sends Progress, even if there is none.
 const HeartbeatEvery = 500 * time.Millisecond
@@ -34,6 +34,7 @@ type ToHead struct {
 	Leaving  *Leaving  `json:"leaving,omitempty"`
 	Indexed  *Indexed  `json:"indexed,omitempty"`
 	Planned  *Planned  `json:"planned,omitempty"`
+	Measured *Measured `json:"measured,omitempty"`
 }
 
 // ToNode is a message from the head; exactly one field is set.
@@ -47,6 +48,7 @@ type ToNode struct {
 
 	Unindex *Unindex `json:"unindex,omitempty"`
 	Plan    *Plan    `json:"plan,omitempty"`
+	Lengths *Lengths `json:"lengths,omitempty"`
 }
 
 // Hello introduces a node. Held is nil unless the node has loaded or is loading a plan.
@@ -211,4 +213,26 @@ type Indexed struct {
 	Refusal string   `json:"refusal,omitempty"` // why there is no index; empty if there is
 	NoRoom  bool     `json:"no_room,omitempty"` // it was refused for want of memory
 	Dropped []string `json:"dropped,omitempty"` // indexes that the node has dropped to make this one
+}
+
+// MostLengths is the maximum of Lengths.Positions unless rows are only counted: the answer must fit in gRPC's limit of 4 MiB.
+const MostLengths = 1 << 18
+
+// Lengths asks a node for the lengths of its rows among the next positions of a ticket's sequence. The node answers with Measured.
+type Lengths struct {
+	ID        int64           `json:"id"`
+	Ticket    protocol.Ticket `json:"ticket"` // of kind Epoch or Shard; its column is one of lengths
+	Positions uint64          `json:"positions"`
+	// Over asks for the number of rows that are longer instead, unless it is 0.
+	Over int32 `json:"over,omitempty"`
+}
+
+// Measured answers Lengths.
+type Measured struct {
+	ID      int64  `json:"id"`
+	Lengths []byte `json:"lengths,omitempty"` // in the order of the sequence, each as int32 in little endian
+	Long    int64  `json:"long,omitempty"`    // Over: the number of longer rows
+	First   int64  `json:"first,omitempty"`   // the first of them, counted among the node's rows in the order of the sequence
+	Length  int32  `json:"length,omitempty"`  // of the first
+	Reason  string `json:"reason,omitempty"`  // why there is no answer; empty if there is
 }
