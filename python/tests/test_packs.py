@@ -35,6 +35,7 @@ from kubeflow_datacache import (
     mix,
 )
 from kubeflow_datacache.fetch.merge import Merge
+from kubeflow_datacache.order.packed import RankStep
 from kubeflow_datacache.selection import Readable
 from kubeflow_datacache.torch import StreamingDataset
 from pack_law import Law
@@ -119,6 +120,16 @@ def ranks_of(cache: Readable, world: int, pack: Pack = PACK, **options: Any) -> 
     return [cache.loader(pack=pack, seed=SEED, world=World(rank, world), **options) for rank in range(world)]
 
 
+@pytest.fixture(params=["head", "loader"])
+def planner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who plans: the head, and nobody else; or each loader."""
+    if request.param == "loader":
+        monkeypatch.setattr(PackLoader, "_head", None)
+    else:
+        monkeypatch.setattr(PackLoader, "_steps_of", None)
+
+
+@pytest.mark.usefixtures("planner")
 def test_steps_are_the_laws_for_every_world_and_resume_in_another(
     cache: DataCache, rng: random.Random, thorough: int
 ) -> None:
@@ -141,6 +152,57 @@ def test_steps_are_the_laws_for_every_world_and_resume_in_another(
         for rank in again:
             rank.close()
     assert cache.loader(pack=PACK, seed=SEED).count_steps() == first
+
+
+def random_pack(rng: random.Random) -> Pack:
+    """Any budget that the table's rows, of up to 256 tokens, fit."""
+    while True:
+        long: Any = rng.choice(["refuse", "split", "truncate", "drop"])
+        multiple, window = rng.choice([1, 2, 8]), rng.choice([None, 1, 3])
+        tokens = multiple * rng.randint(256 // multiple if long == "refuse" else 2, 300 // multiple)
+        pack = Pack("input_ids", tokens, rng.randint(1, 9), multiple, rng.randint(0, 5000), window, long)
+        if pack.window_packs * tokens >= 256:
+            return pack
+
+
+def test_the_heads_plan_is_the_loaders_for_any_request(
+    cache: DataCache, rng: random.Random, thorough: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selections = [f"id >= {low} AND id < {low + rng.randint(0, 120)}" for low in rng.sample(range(ROWS), 20)]
+    for _ in range(20 * thorough):
+        part, pack, world = cache.select(filter=rng.choice(selections)), random_pack(rng), rng.choice([1, 2, 3, 7, 11])
+        if rng.random() < 0.3:
+            part = part.select(
+                split=Split(seed=rng.getrandbits(64), of=10, start=1, stop=9, shuffle=rng.random() < 0.5)
+            )
+        options: dict[str, Any] = {
+            "seed": rng.getrandbits(64),
+            "shuffle": rng.random() < 0.8,
+            "clump": rng.choice([1, 3]),
+        }
+        options |= {"pack": pack, "world": World(rng.randrange(world), world), "columns": ["input_ids"]}
+        loader, epoch = part.loader(**options), rng.getrandbits(64)
+        loader.set_epoch(epoch)
+        with monkeypatch.context() as local:
+            local.setattr(PackLoader, "_head", None)
+            want = [comparable(batch.planned) for batch in loader]
+            assert loader.count_steps() == len(want)
+        again, stop = part.loader(**options), rng.randint(0, len(want))
+        again.set_epoch(epoch)
+        got = [comparable(batch.planned) for batch in itertools.islice(again, stop)]
+        assert again.count_steps() == len(want)
+        if stop < len(want):
+            loader.load_state_dict(again.state_dict())
+            got += [comparable(batch.planned) for batch in loader]
+        assert got == want, (part, options, epoch)
+        loader.close()
+        again.close()
+
+
+def comparable(step: RankStep) -> Any:
+    """A step as plain values."""
+    packs = [None if own is None else [array.tolist() for array in own] for own in step.packs]
+    return step.rows.tolist(), packs, step.following, step.tokens, step.sequences, step.counts
 
 
 def test_values_of_packs(cache: DataCache) -> None:
@@ -173,6 +235,7 @@ def test_more_ranks_than_packs(cache: DataCache) -> None:
             assert batch.num_rows or (batch.hf()["labels"] == -100).all()
 
 
+@pytest.mark.usefixtures("planner")
 @pytest.mark.parametrize("long", ["split", "truncate", "drop"])
 def test_long_rows(cache: DataCache, long: Any) -> None:
     pack, lengths = Pack("input_ids", tokens=64, packs=40, long=long), lengths_of(ROWS)
@@ -194,8 +257,13 @@ def test_long_rows(cache: DataCache, long: Any) -> None:
     assert (loader.counts.rows, loader.counts.empty) == (ROWS, lengths.count(0))
 
 
-def test_long_rows_are_refused_before_the_first_step(cache: DataCache) -> None:
+def test_long_rows_are_refused_before_the_first_step(cache: DataCache, monkeypatch: pytest.MonkeyPatch) -> None:
     pack, over = Pack("input_ids", tokens=128, packs=4), [i for i, n in enumerate(lengths_of(ROWS)) if n > 128]
+    with pytest.raises(
+        ColumnError, match=rf'"input_ids": {len(over)} of {ROWS} rows are too long, .*row {over[0]} has'
+    ):
+        next(iter(cache.loader(pack=pack, seed=SEED)))
+    monkeypatch.setattr(PackLoader, "_head", None)
     for world in (1, 4):
         found = 0
         for rank in ranks_of(cache, world, pack):
@@ -323,6 +391,7 @@ def mixed(parts: Any, world: int, seed: int) -> Iterator[frozenset[tuple[tuple[i
         yield frozenset(step)
 
 
+@pytest.mark.usefixtures("planner")
 def test_no_row_is_lost_when_servers_are_lost(
     server: Path, tmp_path: Path, connect: Connect, rng: random.Random
 ) -> None:

@@ -27,13 +27,11 @@ _WORKERS: Final = ("worker", "workers")
 class BalancedBatch(Batch):
     """One rank's rows of one step; ranks have as much work, and not as many rows."""
 
-    __slots__ = ("_positions",)
+    __slots__ = ("_rows",)
 
-    def __init__(
-        self, origin: tuple[Epoch, Share], positions: RowIndices, block: StepBlock, index: int, step: int
-    ) -> None:
+    def __init__(self, origin: tuple[Epoch, Share], rows: RowIndices, block: StepBlock, index: int, step: int) -> None:
         super().__init__(origin, block, index, step)
-        self._positions = positions
+        self._rows = rows
 
     @property
     def valid(self) -> npt.NDArray[np.bool_]:
@@ -42,8 +40,7 @@ class BalancedBatch(Batch):
 
     @property
     def _located(self) -> tuple[npt.NDArray[np.int16], RowIndices]:
-        order = self._origin[0]
-        return order.locate(order.rows_at(self._positions.astype(np.uint64)).view(np.int64))
+        return self._origin[0].locate(self._rows)
 
 
 class BalancedLoader(LengthsLoader):
@@ -72,14 +69,15 @@ class BalancedLoader(LengthsLoader):
                 known = np.concatenate([known, block.rows.column(0).to_numpy().astype(np.int64)])
             own = balance(known[:size], share.world)[share.rank]
             known = known[size:]
-            yield BalancedStep(np.array(own, np.int64) + step * order.global_batch)
+            positions = np.array(own, np.uint64) + np.uint64(step * order.global_batch)
+            yield BalancedStep(order.rows_at(positions).view(np.int64))
 
     def _rank_steps(self, share: Share) -> RankSteps[BalancedStep]:
         lengths = self._lengths = self._read_lengths(self._column)
         return RankSteps(lambda first, _: self._steps_of(lengths, share, first), self._step)
 
     def _batch(self, origin: tuple[Epoch, Share], own: BalancedStep, *place: Any) -> BalancedBatch:
-        return BalancedBatch(origin, own.positions, *place)
+        return BalancedBatch(origin, own.rows, *place)
 
     def _reader_options(self) -> dict[str, Any]:
         own = super()._reader_options()

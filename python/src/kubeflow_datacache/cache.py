@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -14,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, get_args
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pyarrow.flight as fl
 
 from kubeflow_datacache import fork, h2, services
@@ -41,6 +43,7 @@ Transport = Literal["h2", "grpc"]
 _PORT = 50051
 _SCHEMES = ("grpc://", "grpc+tcp://", "grpc+tls://")
 _ASK_SECONDS = 60.0
+_PACKS_WINDOW = 1 << 20
 _BATCH_BYTES = "datacache-batch-bytes"  # name of a request header (docs/contract.md, DoGet)
 # Servers restart and get new addresses: detect a dead connection and reconnect within seconds.
 _CHANNEL = [
@@ -253,8 +256,7 @@ class DataCache(Readable):
         Setting `stop` ends the retries. attempts: those of an operation that this call is part of. The request is for
         the job of TRAIN_JOB_NAME, unless it names another.
         """
-        own = {"job": job} if (job := services.job_name(os.environ)) else {}
-        descriptor = fl.FlightDescriptor.for_command(json.dumps({"v": 1, **own, **request}).encode())
+        descriptor = fl.FlightDescriptor.for_command(_command(request))
 
         def call() -> fl.FlightInfo:
             try:
@@ -269,6 +271,29 @@ class DataCache(Readable):
         if described is not None and whole and described.dataset != answer.dataset:
             self._described = None  # request it again for loaders and tables created from now on
         return answer
+
+    def read_packs(
+        self, request: Mapping[str, Any], stop: Stop | None = None
+    ) -> tuple[pa.RecordBatch, dict[str, Any]] | None:
+        """Asks the head for packs (docs/contract.md); None if it does not plan windows of so many rows. Retries while
+        the cache restarts. Setting `stop` ends the call."""
+        stop = stop or Stop()
+
+        def call() -> tuple[pa.RecordBatch, dict[str, Any]] | None:
+            reader = self._head_reader(_command(request))
+            with stop.cancelling(reader.cancel):
+                try:
+                    batch, about = reader.read_chunk()
+                    with contextlib.suppress(StopIteration):
+                        reader.read_chunk()
+                except CALL_ERRORS as error:
+                    if code_of(error) == "FAILED_PRECONDITION":
+                        return None
+                    raise
+            assert about is not None
+            return batch, json.loads(about.to_pybytes())
+
+        return self._try(call, stop)
 
     def register(self, reader: Closable) -> None:
         """Registers a reader that close() and the end of the interpreter will close."""
@@ -316,6 +341,16 @@ class DataCache(Readable):
         sent = [(name.encode(), value.encode()) for name, value in self._credentials.headers(self.endpoint)]
         return fl.FlightCallOptions(headers=sent, timeout=_ASK_SECONDS)
 
+    def _head_reader(self, ticket: bytes) -> ChunkReader:
+        """A reader of a stream of the head."""
+
+        def by_grpc() -> ChunkReader:
+            return fork.protect(self.connect(self.endpoint).do_get(fl.Ticket(ticket), self._options()))
+
+        if self._by_grpc(self.endpoint):
+            return by_grpc()
+        return h2.Reader(self.endpoint, ticket, window=_PACKS_WINDOW, credentials=self._credentials, other=by_grpc)
+
     def _call_get_flight_info(self, descriptor: fl.FlightDescriptor, stop: Stop | None) -> fl.FlightInfo:
         if self._by_grpc(self.endpoint):
             return self.connect(self.endpoint).get_flight_info(descriptor, self._options())
@@ -353,6 +388,12 @@ class DataCache(Readable):
         self._readers: weakref.WeakSet[Closable] = weakref.WeakSet()
         # threads must end before the interpreter does
         weakref.finalize(self, _close_readers, self._readers, self._process)
+
+
+def _command(request: Mapping[str, Any]) -> bytes:
+    """A command of JSON; the request is for the job of TRAIN_JOB_NAME, unless it names another."""
+    own = {"job": job} if (job := services.job_name(os.environ)) else {}
+    return json.dumps({"v": 1, **own, **request}).encode()
 
 
 def _check_endpoint(endpoint: Any) -> None:

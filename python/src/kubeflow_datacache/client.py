@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.fetch.exchange import Exchange
 from kubeflow_datacache.fetch.retry import Attempts
@@ -35,6 +37,12 @@ class StreamClient(Protocol):
 
     def stream(self, location: str, ticket: bytes, batch_bytes: int) -> ChunkReader:
         """A reader of one DoGet stream with batches of about batch_bytes; its first read opens the stream."""
+        ...
+
+    def read_packs(
+        self, request: Mapping[str, Any], stop: Stop | None = None
+    ) -> tuple[pa.RecordBatch, dict[str, Any]] | None:
+        """Asks the head for packs (docs/contract.md); None if it does not plan windows of so many rows."""
         ...
 
     def exchange(self, location: str, ticket: bytes) -> Exchange:

@@ -53,7 +53,7 @@ class FlightInfo:
             dataset=dataset,
             schema=info.schema,
             placement=placement(bounds, dataset.split, metadata.get("filtered_rows", dataset.rows)),
-            endpoints=tuple(_endpoint(e) for e in info.endpoints),
+            endpoints=tuple(_endpoint(e) for e in info.endpoints if e.locations),  # without: the head itself
             records=info.total_records,
             nbytes=info.total_bytes,
         )

@@ -253,6 +253,10 @@ class PackMixLoader(PackLoader, MixLoader):
         super().__init__(mixture, pack, **options)
 
     @property
+    def _head(self) -> None:
+        return None  # each part has a head of its own
+
+    @property
     def _tables(self) -> Sequence[Readable]:
         return list(self._mixture.caches.values())
 

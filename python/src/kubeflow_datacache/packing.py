@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn, TypedDict, Unpack, cast
 
@@ -15,6 +16,7 @@ import pyarrow.types as kind
 from kubeflow_datacache.arguments import check_state, column_names
 from kubeflow_datacache.client import Client, Source
 from kubeflow_datacache.errors import ColumnError, DataCacheError, StateError
+from kubeflow_datacache.fetch.head_plan import HeadPlan, NotPlannedError
 from kubeflow_datacache.fetch.merge import Merge
 from kubeflow_datacache.host.protocol import Start
 from kubeflow_datacache.lengths import LengthsLoader
@@ -27,9 +29,11 @@ from kubeflow_datacache.order.packed import RankStep, RankSteps
 from kubeflow_datacache.order.split import Split
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.packed import PackedBatch
+from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.world import World, check_resize
 
 _CHECKED: Final = 1 << 18  # rows whose lengths are checked at once
+_HEAD_TOKENS, _HEAD_PACKS = 1 << 20, 1 << 16  # the most that a head plans: tokens of a pack, packs of a window
 _ROWS: Final = ("global_batch_size", "tail", "next_step")  # fields of a loader's state that have no meaning for packs
 
 
@@ -65,6 +69,7 @@ class PackLoader(LengthsLoader):
                 raise ColumnError(f"pack: {name!r} is not among columns = {read}: add it there")
         self._pack = pack
         self._counts, self._checked = Counts(), False
+        self._planning = Stop()  # ends the calls to the head of the current iteration
         super().__init__(cache, global_batch_size=1, tail="keep", **options)
         for name, table in itertools.product(needed, self._tables):
             table.check_columns([name])
@@ -97,6 +102,9 @@ class PackLoader(LengthsLoader):
     def count_steps(self) -> int:
         """The number of steps of the current epoch, for schedules of learning rates. Reads all lengths and packs
         them: about 5 s for a million rows."""
+        if self._head is not None:
+            with contextlib.suppress(NotPlannedError):
+                return self._head.count()
         merge = self._read_lengths(self._pack.column)
         try:
             return sum(1 for _ in self._steps_of(merge, 0))
@@ -168,11 +176,27 @@ class PackLoader(LengthsLoader):
     def _uncounted(self) -> NoReturn:
         raise TypeError("the number of steps of packs depends on the lengths of all rows: call count_steps()")
 
+    def _end(self) -> None:
+        if self._process == os.getpid():  # otherwise the calls are the parent's
+            self._planning.set()
+        super()._end()
+
     def _passed(self, batch: Batch) -> None:
         assert isinstance(batch, PackedBatch)
         self._step, self._place = batch.step + 1, batch.planned.following
         self._complete = self._place[0] >= self._order.rows
         self._counts = self._counts.plus(batch.planned.counts)
+
+    @property
+    def _head(self) -> HeadPlan | None:
+        """The plan of the head, if one head has all rows."""
+        order, pack = self._order, self._pack
+        if pack.tokens > _HEAD_TOKENS or pack.window_packs > _HEAD_PACKS:
+            return None
+        own = {"seed": order.seed, "epoch": order.number, "shuffle": order.shuffle, "clump": order.clump}
+        law = {"column": pack.column, "tokens": pack.tokens, "packs": pack.packs, "window": pack.window}
+        law |= {"multiple": pack.multiple, "quadratic": pack.quadratic, "long": pack.long}
+        return HeadPlan(cast("Client", self._cache), {**own, **law})
 
     @property
     def _tables(self) -> Sequence[Client]:
@@ -208,6 +232,11 @@ class PackLoader(LengthsLoader):
         """Refuses rows that are too long before the first step. Each rank looks at its part of the rows."""
         if self._checked or self._pack.long != "refuse":
             return
+        if (head := self._head) is not None:
+            with contextlib.suppress(NotPlannedError):
+                head.check()
+                self._checked = True
+                return
         for cache in self._tables:
             options: Any = {"columns": [self._length], "shuffle": False, "tail": "keep", "world": world}
             with contextlib.closing(Loader(cache, global_batch_size=_CHECKED * world.size, **options)) as reader:
@@ -220,14 +249,21 @@ class PackLoader(LengthsLoader):
 
     def _rank_steps(self, share: Share) -> RankSteps[RankStep]:
         lengths = self._lengths = self._read_lengths(self._pack.column)
+        stop = self._planning = Stop()
         begin = self._place
 
         def plan(_: int, before: RankStep | None) -> Iterator[RankStep]:
             if before is None:
                 self._check_long(World(share.rank, share.world))
             position, index = begin if before is None else before.following
+            if (head := self._head) is not None:
+                with contextlib.suppress(NotPlannedError):
+                    for own in head.steps(position, index, share.rank, share.world, stop):
+                        yield own
+                        position, index = own.following
+                    return
             for step in itertools.islice(self._steps_of(lengths, position), index, None):
-                yield RankStep.of(step, share)
+                yield RankStep.of(step, self._order, share)
 
         return RankSteps(plan, self._step)
 

@@ -174,15 +174,24 @@ class Selection(Readable):
         self, request: Mapping[str, Any], stop: Stop | None = None, attempts: Attempts | None = None
     ) -> FlightInfo:
         """Calls GetFlightInfo for these rows; see DataCache.get_flight_info."""
+        answer = self._cache.get_flight_info(self._selecting(request), stop, attempts)
+        if self._described is not None and self._described.dataset != answer.dataset:
+            self._described = None
+        return answer
+
+    def read_packs(
+        self, request: Mapping[str, Any], stop: Stop | None = None
+    ) -> tuple[pa.RecordBatch, dict[str, Any]] | None:
+        """Asks the head for packs of these rows; see DataCache.read_packs."""
+        return self._cache.read_packs(self._selecting(request), stop)
+
+    def _selecting(self, request: Mapping[str, Any]) -> dict[str, Any]:
         own = dict(request)
         if self.filter is not None:
             own["filter"] = self.filter
         if self.split is not None:
             own["split"] = self.split.request()
-        answer = self._cache.get_flight_info(own, stop, attempts)
-        if self._described is not None and self._described.dataset != answer.dataset:
-            self._described = None
-        return answer
+        return own
 
     def wait(self, *, progress: bool = False) -> Mapping[str, Any]:
         """Waits until the cache is loaded and returns its status. See DataCache.wait."""

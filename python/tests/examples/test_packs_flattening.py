@@ -13,7 +13,7 @@ import torch
 from transformers import DataCollatorWithFlattening
 
 from kubeflow_datacache import Pack, Packed
-from kubeflow_datacache.order.pack import Pieces
+from kubeflow_datacache.order.packed import Spans
 
 
 @pytest.mark.parametrize("labels", [None, "labels"])
@@ -23,7 +23,7 @@ def test_hf_is_what_the_collator_returns(*, labels: str | None, whole: bool) -> 
     tokens = [list(range(10 * i, 10 * i + n)) for i, n in enumerate(lengths.tolist())]
     rows = pa.RecordBatch.from_pydict({"input_ids": tokens, "labels": [[-t for t in row] for row in tokens]})
     starts = np.array([0, 0, 0, 0] if whole else [1, 0, 4, 0])
-    pieces = Pieces(np.arange(4), starts, lengths - starts)
+    pieces = Spans(starts, lengths - starts)
     packed = Packed(rows.slice(0), pieces, Pack("input_ids", 32, 1, labels=labels), full=32)
     names = ["input_ids", *([labels] if labels else [])]
     features = [

@@ -6,52 +6,60 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, Self, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from kubeflow_datacache.order.epoch import Epoch, RowIndices, Share
-from kubeflow_datacache.order.pack import Counts, Int64Array, PackedStep, Pieces
+from kubeflow_datacache.order.pack import Counts, Int64Array, PackedStep
 from kubeflow_datacache.order.plan import InterleavedRun, Plan
 from kubeflow_datacache.order.split import Placement
+
+
+class Spans(NamedTuple):
+    """Pieces of rows: the first token of each in its row, and its number of tokens."""
+
+    starts: Int64Array
+    lengths: Int64Array
 
 
 @dataclass(frozen=True)
 class RankStep:
     """A rank's packs of a step, one for each micro-batch; None where there are fewer packs than ranks.
 
-    tokens, sequences: of the step over all ranks. following, counts: as of PackedStep.
+    rows: the row of each piece, pack by pack. following: where the epoch goes on after the step, as position of a
+    window and number in it. tokens, sequences: of the packs of all ranks. counts: of the window's rows, in its first
+    step; otherwise of none.
     """
 
-    packs: list[Pieces | None]
+    rows: Int64Array
+    packs: list[Spans | None]
+    following: tuple[int, int]
     tokens: int
     sequences: int
-    following: tuple[int, int]
     counts: Counts
 
     @classmethod
-    def of(cls, step: PackedStep, share: Share) -> Self:
+    def of(cls, step: PackedStep, epoch: Epoch, share: Share) -> Self:
         """A rank's part of a step."""
-        return cls(step.share(share.rank, share.world), step.tokens, step.sequences, step.following, step.counts)
+        own, none = step.share(share.rank, share.world), np.empty(0, np.int64)
+        positions = np.concatenate([none, *(pack.positions for pack in own if pack is not None)])
+        rows = epoch.rows_at(positions.astype(np.uint64)).view(np.int64)
+        packs = [None if pack is None else Spans(pack.starts, pack.lengths) for pack in own]
+        return cls(rows, packs, step.following, step.tokens, step.sequences, step.counts)
 
     @property
-    def pieces(self) -> Pieces:
+    def spans(self) -> Spans:
         """The pieces of all packs, one after the other."""
-        own = [pack for pack in self.packs if pack is not None]
-        none = np.empty(0, np.int64)
-        return Pieces(*map(np.concatenate, zip(*own, strict=True))) if own else Pieces(none, none, none)
-
-    @property
-    def positions(self) -> Int64Array:
-        """The position in the epoch of each piece."""
-        return self.pieces.positions
+        own, none = [pack for pack in self.packs if pack is not None], np.empty(0, np.int64)
+        return Spans(*map(np.concatenate, zip(*own, strict=True))) if own else Spans(none, none)
 
 
 @dataclass(frozen=True)
 class BalancedStep:
-    """The positions in the epoch of a rank's rows of a step."""
+    """A rank's rows of a step."""
 
-    positions: Int64Array
+    rows: Int64Array
 
 
 AnyStep = TypeVar("AnyStep", RankStep, BalancedStep)
@@ -100,10 +108,9 @@ class StepsPlan(Plan, Generic[AnyStep]):
     def next(self, step: int, most_rows: int) -> InterleavedRun | None:
         """The rows of a step; None at the end of the epoch."""
         own = self._steps.at(step)
-        return None if own is None else self._assign(range(step, step + 1), len(own.positions))
+        return None if own is None else self._assign(range(step, step + 1), len(own.rows))
 
     def _numbers(self, steps: range, size: int) -> RowIndices:
         own = self._steps.at(steps[0])
         assert own is not None
-        rows = self._epoch.rows_at(own.positions.astype(np.uint64)).view(np.int64)
-        return self._placement.numbers(rows)
+        return self._placement.numbers(own.rows)

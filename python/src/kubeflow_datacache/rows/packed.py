@@ -14,8 +14,8 @@ import pyarrow.types as kind
 from kubeflow_datacache.errors import ColumnError
 from kubeflow_datacache.extras import needs
 from kubeflow_datacache.order.epoch import Epoch, Share
-from kubeflow_datacache.order.pack import Pack, Pieces
-from kubeflow_datacache.order.packed import RankStep
+from kubeflow_datacache.order.pack import Pack
+from kubeflow_datacache.order.packed import RankStep, Spans
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.block import StepBlock
 
@@ -32,7 +32,7 @@ class Packed:
     sequence, of the token pad_id and with the label -100.
     """
 
-    def __init__(self, rows: pa.RecordBatch, pieces: Pieces, pack: Pack, *, full: int) -> None:
+    def __init__(self, rows: pa.RecordBatch, pieces: Spans, pack: Pack, *, full: int) -> None:
         self.rows, self._pieces, self._pack, self._full = rows, pieces, pack, full
         self.valid = len(pieces.lengths) > 0
 
@@ -183,7 +183,7 @@ class PackedBatch(Batch):
     def packs(self) -> list[Packed]:
         """The packs, one for each micro-batch."""
         if self._packs is None:
-            none, first, rows = Pieces(*[np.empty(0, np.int64)] * 3), 0, self.arrow()
+            none, first, rows = Spans(*[np.empty(0, np.int64)] * 2), 0, self.arrow()
             self._packs = []
             for pack in self._step.packs:
                 pieces = pack or none
@@ -209,8 +209,7 @@ class PackedBatch(Batch):
 
     @property
     def _located(self) -> tuple[npt.NDArray[np.int16], Int64]:
-        order = self._origin[0]
-        return order.locate(order.rows_at(self._step.pieces.positions.astype(np.uint64)).view(np.int64))
+        return self._origin[0].locate(self._step.rows)
 
     def hf(self, *, pad: bool = False, pad_id: int = 0) -> dict[str, Any]:
         """All packs as one; see Packed.hf."""
@@ -226,7 +225,7 @@ class PackedBatch(Batch):
 
     @property
     def _whole(self) -> Packed:
-        return Packed(self.arrow(), self._step.pieces, self._pack, full=len(self._step.packs) * self._pack.tokens)
+        return Packed(self.arrow(), self._step.spans, self._pack, full=len(self._step.packs) * self._pack.tokens)
 
 
 def _torch(method: str) -> Any:
