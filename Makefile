@@ -579,8 +579,8 @@ bench-take: build venv ## Print what a shuffled epoch from 1 to 250 data nodes c
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/take.py --server $(SERVER) $(BENCH)
 
 .PHONY: bench-pack
-bench-pack: build examples-venv ## Print how full and how equal packs of tokens are, beside next-fit and TRL's, and what an epoch of packs costs (about 2 min).
-	@PYTHONPATH=python/src:test/conformance:test/bench:hack $(EXAMPLES) test/bench/pack.py --server $(SERVER) $(BENCH)
+bench-pack: build examples-venv ## Print how full and how equal packs of tokens are, which rows a resume loses, beside other packings, and what an epoch costs; draw docs/pictures/packs.svg (about 2 min).
+	@PYTHONPATH=python/src:test/conformance:test/bench:hack $(EXAMPLES) test/bench/pack.py --server $(SERVER) --picture docs/pictures/packs.svg $(BENCH)
 
 .PHONY: bench-turns
 bench-turns: build venv ## Print what loads, streams, epochs and answers cost with BEFORE=BINARY, another version, and with this one, in turns (about 5 min, 4 GB of memory).

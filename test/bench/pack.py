@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-pack: how full and how equal packs are, beside TRL's, and what an epoch of packs costs."""
+"""make bench-pack: how full and equal packs are beside TRL's, which rows a resume loses, what an epoch costs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from lake import Lake, Made
+from pack_picture import picture
+from pack_resume import resumes
 from server import Cache, Caches
 from take import cpu_of
 from trl import pack_dataset  # pyright: ignore[reportMissingImports] - as above
@@ -39,9 +41,14 @@ def lengths_of(kind: str, rows: int, tokens: int) -> Int64:
     return np.clip(np.exp(logs), 16, tokens).astype(np.int64)
 
 
+def costs_of(packs: list[Int64]) -> list[int]:
+    """The cost of each pack."""
+    return [int((own * (QUADRATIC + own)).sum()) for own in packs]
+
+
 def figures(packs: list[Int64], tokens: int) -> tuple[float, float]:
     """The share of tokens that steps of packs use, and the cost of the dearest rank of a micro-batch over the mean."""
-    costs = [int((own * (QUADRATIC + own)).sum()) for own in packs]
+    costs = costs_of(packs)
     dealt = [max(costs[i : i + RANKS]) for i in range(0, len(costs), RANKS)]
     return sum(int(own.sum()) for own in packs) / (tokens * len(packs)), sum(dealt) * RANKS / sum(costs)
 
@@ -72,31 +79,39 @@ def next_fit(lengths: Int64, tokens: int, count: int) -> list[Int64]:
 
 
 def trls(lengths: Int64, tokens: int, count: int) -> list[Int64]:
-    """Packs of TRL's default strategy."""
+    """Packs of TRL's default strategy, shuffled as its trainer does."""
     rows = lengths[: int(1.1 * STEPS * count * tokens / lengths.mean())]
     column = pa.ListArray.from_arrays(
         pa.array(np.append(0, np.cumsum(rows)).astype(np.int32)), pa.nulls(rows.sum(), pa.int8())
     )
-    packed = pack_dataset(datasets.Dataset(pa.table({"input_ids": column})), tokens, "bfd")
-    return [np.array(own) for own in packed["seq_lengths"][: STEPS * count]]
+    packed = pack_dataset(datasets.Dataset(pa.table({"input_ids": column})), tokens, "bfd")["seq_lengths"]
+    chosen = np.random.default_rng(1).permutation(len(packed))[: STEPS * count]
+    return [np.array(packed[at]) for at in chosen.tolist()]
 
 
-def fill_and_balance() -> None:
-    """Prints fill and imbalance of steps of packs on RANKS ranks."""
+WAYS = {"next-fit a rank": next_fit, "TRL, bfd": trls, "pack=": ours}
+
+
+def fill_and_balance(drawn: Path | None) -> None:
+    """Prints fill and imbalance of steps of packs on RANKS ranks, and draws those of one table."""
     print(f"{STEPS} steps on {RANKS} ranks: share of tokens used; dearest rank of a micro-batch / mean")
     for tokens, count in ((8192, 512), (32_768, 256)):
         for kind in ("lognormal", "chat", "code"):
-            lengths, shown = lengths_of(kind, 60_000 if tokens == 8192 else 120_000, tokens), list[str]()
+            lengths = lengths_of(kind, 60_000 if tokens == 8192 else 120_000, tokens)
             lengths = np.tile(lengths, 1 + int(2.5 * STEPS * count * tokens / lengths.sum()))
-            for name, make in (("ours", ours), ("next-fit a rank", next_fit), ("TRL bfd", trls)):
-                fill, most = figures(make(lengths, tokens, count), tokens)
-                shown.append(f"{name} {fill:.4f} {most:.3f}")
+            ways = {name: make(lengths, tokens, count) for name, make in WAYS.items()}
+            shown = (
+                f"{name} {fill:.4f} {most:.3f}" for name, own in ways.items() for fill, most in [figures(own, tokens)]
+            )
             print(f"{tokens:6} tokens, {count} packs, {kind:9}: " + "; ".join(shown), flush=True)
+            if drawn is not None and (tokens, kind) == (8192, "chat"):
+                each = {name: costs_of(own) for name, own in ways.items()}
+                drawn.write_text(picture(ways, tokens, each, ranks=RANKS, data=f"lengths of chats, {RANKS} ranks"))
 
 
 def read(loader: Loader, cache: Cache) -> tuple[float, float, float]:
     """Reads an epoch. Returns CPU seconds of the server and of the client, and seconds until the first batch."""
-    began, client, server, first = time.perf_counter(), time.process_time(), cpu_of(cache), 0.0
+    began, client, server, first = (time.perf_counter(), time.process_time(), cpu_of(cache), 0.0)
     for _ in loader:
         first = first or time.perf_counter() - began
     return cpu_of(cache) - server, time.process_time() - client, first
@@ -132,10 +147,12 @@ def main() -> None:
     """Prints the measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", type=Path, required=True, help="the cacheserver binary")
+    parser.add_argument("--picture", type=Path, help="draw fill and balance into this SVG file")
     parser.add_argument("--rows", type=int, default=60_000, help="rows of the table")
     arguments = parser.parse_args()
     datasets.disable_progress_bars()
-    fill_and_balance()
+    fill_and_balance(arguments.picture)
+    resumes(arguments.server, lengths_of("chat", 12_000, 8192))
     costs(arguments.server, arguments.rows)
 
 
