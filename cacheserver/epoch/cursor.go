@@ -74,7 +74,7 @@ func (c *Cursor) rows(runs []Run, positions uint64) (n int, passed uint64) {
 	if c.mix != nil {
 		return c.mixed(runs, positions)
 	}
-	if c.layout.clump == 1 {
+	if c.layout.single() {
 		return c.singles(runs, positions)
 	}
 	for n < len(runs) && passed < positions && c.open() {
@@ -107,7 +107,7 @@ func (c *Cursor) singles(runs []Run, positions uint64) (n int, passed uint64) {
 		if len(rows) == 0 {
 			break
 		}
-		c.layout.perm.apply(rows)
+		c.layout.apply(rows)
 		for _, row := range rows {
 			// Every row is stored, but n advances only past wanted ones: with two nodes a branch would be mispredicted half the time.
 			runs[n] = Run{First: row - from, Rows: 1}

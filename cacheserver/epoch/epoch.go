@@ -30,7 +30,8 @@ type Epoch struct {
 	Clump       uint64 // number of consecutive rows that are shuffled as a unit; read only if Shuffle
 	GlobalBatch uint64 // number of positions of a full step
 	Tail        Tail
-	Lanes       bool `json:",omitzero"` // order version 2, in which a rank reads few ranges of the rows; only if Shuffle
+	Lanes       bool   `json:",omitzero"` // order version 2, in which a rank reads few ranges of the rows; only if Shuffle
+	Window      uint64 `json:",omitzero"` // number of consecutive clumps of the sequence whose rows are shuffled; 0: none; read only if Shuffle
 }
 
 // Validate returns an error for the first invalid field, with its name on the wire, its value and the values allowed.
@@ -40,6 +41,9 @@ func (e Epoch) Validate() error {
 	}
 	if e.Shuffle && (e.Clump < 1 || e.Clump >= limit) {
 		return fmt.Errorf("clump = %d: want 1 <= clump < 2^62", e.Clump)
+	}
+	if e.Shuffle && e.Window >= limit {
+		return fmt.Errorf("window = %d: want 0 <= window < 2^62", e.Window)
 	}
 	if e.GlobalBatch < 1 || e.GlobalBatch >= limit {
 		return fmt.Errorf("global_batch = %d: want 1 <= global_batch < 2^62", e.GlobalBatch)

@@ -43,12 +43,36 @@ func slowSequence(e Epoch, perm func(k, x uint64) uint64) []uint64 {
 	return rows
 }
 
-// slowRank is a reference implementation of a rank's epoch, step by step and position by position.
-func slowRank(t testing.TB, e Epoch, s Share) []rankStep {
-	rows := slowSequence(e, func(k, x uint64) uint64 {
+// slowWindowed is slowSequence with the rows of each window shuffled, clump by clump.
+func slowWindowed(t testing.TB, e Epoch) []uint64 {
+	perm := func(k, x uint64) uint64 {
 		p := mustPermutation(t, k, e.Seed, e.Number)
 		return p.At(x)
-	})
+	}
+	if !e.Shuffle || e.Window == 0 || e.Rows == 0 {
+		return slowSequence(e, perm)
+	}
+	var all []uint64
+	clumps := (e.Rows + e.Clump - 1) / e.Clump
+	for i := uint64(0); i*e.Window < clumps; i++ {
+		var rows []uint64
+		for j := i * e.Window; j < min((i+1)*e.Window, clumps); j++ {
+			first := perm(clumps, j) * e.Clump
+			for r := first; r < min(first+e.Clump, e.Rows); r++ {
+				rows = append(rows, r)
+			}
+		}
+		within := mustPermutation(t, uint64(len(rows)), mix(e.Seed+0xD1B54A32D192ED03), mix(e.Number)+i)
+		for x := range rows {
+			all = append(all, rows[within.At(uint64(x))])
+		}
+	}
+	return all
+}
+
+// slowRank is a reference implementation of a rank's epoch, step by step and position by position.
+func slowRank(t testing.TB, e Epoch, s Share) []rankStep {
+	rows := slowWindowed(t, e)
 	steps := e.Rows / e.GlobalBatch
 	if e.Tail != Drop && e.Rows%e.GlobalBatch != 0 {
 		steps++
@@ -134,6 +158,9 @@ func randomEpoch(rng *rand.Rand) (Epoch, Share) {
 	case 2:
 		e.GlobalBatch = e.Rows + 1 + rng.Uint64N(700)
 	}
+	if e.Shuffle && rng.IntN(3) == 0 {
+		e.Window = 1 + rng.Uint64N(1+2*e.Rows/e.Clump)
+	}
 	s := Share{World: 1 + rng.Uint64N(12), Workers: 1 + rng.Uint64N(4), StartStep: rng.Uint64N(6)}
 	if rng.IntN(5) == 0 {
 		s.World = e.GlobalBatch + 1 + rng.Uint64N(20)
@@ -161,7 +188,7 @@ func TestLongRunsOfClumps(t *testing.T) {
 	rng := newRand(t)
 	for range 60 {
 		e := Epoch{Rows: 2000 + rng.Uint64N(3000), Seed: rng.Uint64(), Shuffle: true, Clump: 1 + rng.Uint64N(9),
-			GlobalBatch: 1000 + rng.Uint64N(9000), Tail: Pad}
+			GlobalBatch: 1000 + rng.Uint64N(9000), Tail: Pad, Window: rng.Uint64N(400)}
 		s := Share{World: 1, Workers: 1}
 		if diff := cmp.Diff(flatten(slowRank(t, e, s)), readAll(t, e, s, 1+rng.IntN(5000))); diff != "" {
 			t.Fatalf("%+v (-want +got):\n%s", e, diff)
@@ -335,6 +362,8 @@ func TestValidate(t *testing.T) {
 		{"too many rows", func(e *Epoch, _ *Share) { e.Rows = limit }, []string{"rows = 4611686018427387904", "2^62"}},
 		{"no clump", func(e *Epoch, _ *Share) { e.Clump = 0 }, []string{"clump = 0", "1 <= clump"}},
 		{"large clump", func(e *Epoch, _ *Share) { e.Clump = limit }, []string{"clump = 46", "2^62"}},
+		{"large window", func(e *Epoch, _ *Share) { e.Window = limit }, []string{"window = 46", "2^62"}},
+		{"window is not read without shuffle", func(e *Epoch, _ *Share) { e.Shuffle, e.Window = false, limit }, nil},
 		{"no batch", func(e *Epoch, _ *Share) { e.GlobalBatch = 0 }, []string{"global_batch = 0", "1 <= global_batch"}},
 		{"large batch", func(e *Epoch, _ *Share) { e.GlobalBatch = limit }, []string{"global_batch = 46", "2^62"}},
 		{"no tail", func(e *Epoch, _ *Share) { e.Tail = "" }, []string{`tail = ""`, `"drop", "pad" or "keep"`}},
@@ -370,10 +399,11 @@ func TestValidate(t *testing.T) {
 }
 
 func BenchmarkCursor(b *testing.B) {
-	for _, clump := range []uint64{1, 2, 8, 64} {
+	for _, order := range [][2]uint64{{1, 0}, {2, 0}, {8, 0}, {64, 0}, {1, 100_000}, {512, 200}} {
 		for _, world := range []uint64{1, 256} {
-			b.Run(fmt.Sprintf("clump=%d/world=%d", clump, world), func(b *testing.B) {
-				e := Epoch{Rows: 1 << 50, Shuffle: true, Clump: clump, GlobalBatch: 1024, Tail: Drop}
+			clump, window := order[0], order[1]
+			b.Run(fmt.Sprintf("clump=%d/window=%d/world=%d", clump, window, world), func(b *testing.B) {
+				e := Epoch{Rows: 1 << 50, Shuffle: true, Clump: clump, GlobalBatch: 1024, Tail: Drop, Window: window}
 				dst := make([]Run, 512)
 				c, err := NewCursor(e, Share{World: world, Workers: 1})
 				if err != nil {

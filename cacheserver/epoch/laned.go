@@ -53,7 +53,7 @@ func (s *slots) edge(positions, slot uint64) uint64 { return scale(positions, s.
 func newLaned(e Epoch) *laned {
 	l := &laned{slots: newSlots(e), batch: e.GlobalBatch}
 	for slot, number := range l.number {
-		l.layouts[slot] = newLayout(Epoch{Rows: l.size(slot), Seed: mix(e.Seed + golden*(number+2)), Number: e.Number, Shuffle: true, Clump: e.Clump})
+		l.layouts[slot] = newLayout(Epoch{Rows: l.size(slot), Seed: mix(e.Seed + golden*(number+2)), Number: e.Number, Shuffle: true, Clump: e.Clump, Window: e.Window})
 	}
 	return l
 }

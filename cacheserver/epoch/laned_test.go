@@ -65,7 +65,7 @@ func TestLanesAreExact(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for range cases {
 		batch := leastLaned + rng.Uint64N(100)
-		e := Epoch{Rows: rng.Uint64N(3000), Seed: rng.Uint64(), Number: rng.Uint64N(9), Shuffle: true, Clump: 1 + rng.Uint64N(3), GlobalBatch: batch, Tail: []Tail{Drop, Pad, Keep}[rng.IntN(3)], Lanes: true}
+		e := Epoch{Rows: rng.Uint64N(3000), Seed: rng.Uint64(), Number: rng.Uint64N(9), Shuffle: true, Clump: 1 + rng.Uint64N(3), Window: rng.Uint64N(9), GlobalBatch: batch, Tail: []Tail{Drop, Pad, Keep}[rng.IntN(3)], Lanes: true}
 		checkLanes(t, e, 1+rng.Uint64N(3*lanes))
 		if t.Failed() {
 			t.Fatalf("again: LANES_SEED=%d LANES_CASES=%d", seed, cases)

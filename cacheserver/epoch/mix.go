@@ -153,7 +153,11 @@ func (m Mix) unit(e Epoch) uint64 {
 func (m Mix) Cost(e Epoch) uint64 {
 	var row uint64
 	if e.Shuffle { // an epoch of the part may begin with each draw
-		row = 2*walkLength(ceil(m.Parts[m.Part].Rows, e.Clump)) + newEpoch
+		rows := m.Parts[m.Part].Rows
+		row = 2*walkLength(ceil(rows, e.Clump)) + newEpoch
+		if e.Window > 0 { // as may a window
+			row += walkLength(min(e.windowRows(rows), rows)) + newEpoch
+		}
 	}
 	most := uint64(1)
 	for _, p := range m.phases(e) {

@@ -39,11 +39,8 @@ func newSlowMix(t testing.TB, e Epoch, m Mix) slowMix {
 func (s slowMix) sequence(part, number uint64) []uint64 {
 	key := [2]uint64{part, number}
 	if s.rows[key] == nil {
-		own := Epoch{Rows: s.m.Parts[part].Rows, Seed: mix(s.e.Seed + golden*(part+2)), Number: number, Shuffle: s.e.Shuffle, Clump: s.e.Clump}
-		s.rows[key] = slowSequence(own, func(n, x uint64) uint64 {
-			perm := mustPermutation(s.t, n, own.Seed, number)
-			return perm.At(x)
-		})
+		own := Epoch{Rows: s.m.Parts[part].Rows, Seed: mix(s.e.Seed + golden*(part+2)), Number: number, Shuffle: s.e.Shuffle, Clump: s.e.Clump, Window: s.e.Window}
+		s.rows[key] = slowWindowed(s.t, own)
 	}
 	return s.rows[key]
 }
@@ -186,6 +183,9 @@ func TestSparsePartEqualsPlainReference(t *testing.T) {
 			GlobalBatch: 1 + rng.Uint64N(90), Seed: rng.Uint64(), Number: rng.Uint64N(4), Shuffle: rng.IntN(4) > 0, Clump: 1 + rng.Uint64N(3),
 			Tail: []Tail{Drop, Pad, Keep}[rng.IntN(3)],
 		}
+		if e.Shuffle {
+			e.Window = rng.Uint64N(4)
+		}
 		e.Rows = 1 + rng.Uint64N(800)
 		e.Rows = max(e.Rows/m.unit(e), 1) * m.unit(e)
 		m.Phases = []uint64{(1 + rng.Uint64N(3)) * (m.Parts[0].Weights[0] + m.Parts[1].Weights[0] + m.Parts[2].Weights[0]) * m.unit(e)}
@@ -272,6 +272,7 @@ type mixVector struct {
 	Phases                            []uint64
 	Unit                              Unit
 	Length, Seed, Epoch, Clump, World uint64
+	Window                            uint64
 	GlobalBatch                       uint64 `json:"global_batch"`
 	StartStep                         uint64 `json:"start_step"`
 	Shuffle                           bool
@@ -301,7 +302,7 @@ func TestGoldenMixtures(t *testing.T) {
 		t.Fatalf("%d cases: is this the right file?", len(file.Cases))
 	}
 	for i, v := range file.Cases {
-		e := Epoch{Rows: v.Length, Seed: v.Seed, Number: v.Epoch, Shuffle: v.Shuffle, Clump: v.Clump, GlobalBatch: v.GlobalBatch, Tail: v.Tail}
+		e := Epoch{Rows: v.Length, Seed: v.Seed, Number: v.Epoch, Shuffle: v.Shuffle, Clump: v.Clump, Window: v.Window, GlobalBatch: v.GlobalBatch, Tail: v.Tail}
 		for rank, steps := range v.Ranks {
 			for part := range v.Parts {
 				t.Run(fmt.Sprintf("%d rank %d part %d", i, rank, part), func(t *testing.T) {

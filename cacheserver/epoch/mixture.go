@@ -39,7 +39,7 @@ func NewMixCursor(e Epoch, m Mix, s Share) (*Cursor, error) {
 	part := m.Parts[m.Part]
 	c.mix = &mixture{
 		unit: m.unit(e), base: e.Number * e.Rows, phases: m.phases(e),
-		part: Epoch{Rows: part.Rows, Seed: mix(e.Seed + golden*(m.Part+2)), Shuffle: e.Shuffle, Clump: e.Clump},
+		part: Epoch{Rows: part.Rows, Seed: mix(e.Seed + golden*(m.Part+2)), Shuffle: e.Shuffle, Clump: e.Clump, Window: e.Window},
 	}
 	c.mix.rows = newLayout(c.mix.part)
 	c.wanted = part.Rows
@@ -203,8 +203,8 @@ func (m *mixture) singles(runs []Run, draws []uint64) {
 		for first := number * m.part.Rows; i < len(draws) && draws[i]-first < m.part.Rows; i++ {
 			draws[i] -= first
 		}
-		if m.rows.clump == 1 {
-			m.rows.perm.apply(draws[begin:i])
+		if m.rows.single() {
+			m.rows.apply(draws[begin:i])
 			for j := begin; j < i; j++ {
 				runs[j] = Run{First: draws[j], Rows: 1}
 			}

@@ -124,7 +124,7 @@ func runsOf(t protocol.Ticket) uint64 {
 	if t.Epoch.Shuffle {
 		clump = t.Epoch.Clump
 	}
-	if t.Split != nil && t.Split.Shuffle {
+	if t.Epoch.Shuffle && t.Epoch.Window > 0 || t.Split != nil && t.Split.Shuffle {
 		clump = 1
 	}
 	if clump == 0 {

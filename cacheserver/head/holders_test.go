@@ -66,7 +66,7 @@ func TestHoldersEqualPlainReference(t *testing.T) {
 			first, end := ticket.Split.Bounds(filtered)
 			rows = end - first
 		}
-		e := epoch.Epoch{Rows: rows, Seed: r.Uint64(), Shuffle: r.IntN(2) == 0, Clump: 1 + r.Uint64N(9), GlobalBatch: 1 + r.Uint64N(2*rows+1), Tail: []epoch.Tail{epoch.Drop, epoch.Pad, epoch.Keep}[r.IntN(3)]}
+		e := epoch.Epoch{Rows: rows, Seed: r.Uint64(), Shuffle: r.IntN(2) == 0, Clump: 1 + r.Uint64N(9), Window: r.Uint64N(5), GlobalBatch: 1 + r.Uint64N(2*rows+1), Tail: []epoch.Tail{epoch.Drop, epoch.Pad, epoch.Keep}[r.IntN(3)]}
 		if e.Shuffle && r.IntN(3) == 0 {
 			e.Lanes, e.GlobalBatch = true, 64+r.Uint64N(64)
 		}

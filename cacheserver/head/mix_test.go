@@ -24,7 +24,7 @@ func TestMixturesAreCountedExactly(t *testing.T) {
 			{Rows: 1 + r.Uint64N(40), Weights: []uint64{1 + r.Uint64N(30)}}, {Rows: 9, Weights: []uint64{1 + r.Uint64N(1000)}},
 		}}
 		total := m.Parts[0].Weights[0] + m.Parts[1].Weights[0]
-		e := epoch.Epoch{Rows: 1 + r.Uint64N(min(total<<6, 6000)), Seed: r.Uint64(), Shuffle: r.IntN(4) > 0, Clump: 1 + r.Uint64N(3), GlobalBatch: 1 + r.Uint64N(99), Tail: epoch.Keep}
+		e := epoch.Epoch{Rows: 1 + r.Uint64N(min(total<<6, 6000)), Seed: r.Uint64(), Shuffle: r.IntN(4) > 0, Clump: 1 + r.Uint64N(3), Window: r.Uint64N(3), GlobalBatch: 1 + r.Uint64N(99), Tail: epoch.Keep}
 		ticket := protocol.Ticket{Kind: protocol.Mix, Epoch: e, Share: epoch.Share{World: 1, Workers: 1}, Mix: m}
 		half := int64(m.Parts[0].Rows / 2)
 		v := goldenView(nil, []assign.Bounds{{0, half}, {half, int64(m.Parts[0].Rows)}})

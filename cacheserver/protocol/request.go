@@ -129,7 +129,7 @@ func shard(index, total uint64) (Request, error) {
 // common and sequence list fields of commands in the order in which messages name them.
 var (
 	common   = []string{"v", "kind", "columns", "filter", "split", "job"}
-	sequence = []string{"seed", "epoch", "shuffle", "clump", "global_batch", "tail", "rank", "world", "worker", "workers", "start_step"}
+	sequence = []string{"seed", "epoch", "shuffle", "clump", "window", "global_batch", "tail", "rank", "world", "worker", "workers", "start_step"}
 )
 
 // fieldsOf has the fields of commands of a kind.
@@ -164,6 +164,7 @@ type body struct {
 	Epoch       uint64     `json:"epoch"`
 	Shuffle     bool       `json:"shuffle"`
 	Clump       uint64     `json:"clump"`
+	Window      uint64     `json:"window"` // of kind Pack: steps
 	GlobalBatch uint64     `json:"global_batch"`
 	Tail        epoch.Tail `json:"tail"`
 	Rank        uint64     `json:"rank"`
@@ -182,7 +183,6 @@ type body struct {
 	Column    string    `json:"column"`
 	Tokens    uint64    `json:"tokens"`
 	Packs     uint64    `json:"packs"`
-	Window    uint64    `json:"window"`
 	Multiple  uint64    `json:"multiple"`
 	Quadratic uint64    `json:"quadratic"`
 	Long      pack.Long `json:"long"`
@@ -270,7 +270,7 @@ func (c *body) request(kind Kind) (r Request, err error) {
 		if c.Order != 1 && c.Order != 2 {
 			return Request{}, fmt.Errorf("order = %d: want 1 or 2, the versions of the order that this server knows", c.Order)
 		}
-		r.Epoch = epoch.Epoch{Seed: c.Seed, Number: c.Epoch, Shuffle: c.Shuffle, Clump: c.Clump, GlobalBatch: c.GlobalBatch, Tail: c.Tail, Lanes: c.Order == 2}
+		r.Epoch = epoch.Epoch{Seed: c.Seed, Number: c.Epoch, Shuffle: c.Shuffle, Clump: c.Clump, Window: c.Window, GlobalBatch: c.GlobalBatch, Tail: c.Tail, Lanes: c.Order == 2}
 		r.Share = epoch.Share{Rank: c.Rank, World: c.World, Worker: c.Worker, Workers: c.Workers, StartStep: c.StartStep}
 		if err := errors.Join(r.Epoch.Validate(), r.Share.Validate()); err != nil {
 			return Request{}, err

@@ -39,10 +39,10 @@ func TestParseDescriptor(t *testing.T) {
 		{"take", command(`{"v":1,"kind":"take"}`), Request{Kind: Take}},
 		{"take for a job", command(`{"v":1,"kind":"take","job":"team-a/trial-7"}`), Request{Kind: Take, Job: "team-a/trial-7"}},
 		{
-			"epoch", command(`{"v":1,"kind":"epoch","seed":18446744073709551615,"epoch":2,"shuffle":true,"clump":4,"global_batch":1024,"tail":"pad","rank":3,"world":8,"worker":1,"workers":2,"start_step":5,"columns":["a"]}`),
+			"epoch", command(`{"v":1,"kind":"epoch","seed":18446744073709551615,"epoch":2,"shuffle":true,"clump":4,"window":6,"global_batch":1024,"tail":"pad","rank":3,"world":8,"worker":1,"workers":2,"start_step":5,"columns":["a"]}`),
 			Request{
 				Kind: Epoch, Columns: []string{"a"},
-				Epoch: epoch.Epoch{Seed: 1<<64 - 1, Number: 2, Shuffle: true, Clump: 4, GlobalBatch: 1024, Tail: "pad"},
+				Epoch: epoch.Epoch{Seed: 1<<64 - 1, Number: 2, Shuffle: true, Clump: 4, Window: 6, GlobalBatch: 1024, Tail: "pad"},
 				Share: epoch.Share{Rank: 3, World: 8, Worker: 1, Workers: 2, StartStep: 5},
 			},
 		},
@@ -140,6 +140,7 @@ func TestParseDescriptorRefuses(t *testing.T) {
 		{"epoch without seed", "seed: missing", epochWith("seed", "")},
 		{"epoch without world", "world: missing", epochWith("world", "")},
 		{"batch zero", "global_batch", epochWith("global_batch", "0")},
+		{"window of 2^62", "window", epochWith("window", "4611686018427387904")},
 		{"clump zero", "clump", epochWith("clump", "0")},
 		{"unknown tail", "tail", epochWith("tail", `"cut"`)},
 		{"rank outside the world", "rank", epochWith("rank", "2")},

@@ -45,6 +45,6 @@ def served(binary: Path, folder: Path, table: Made) -> Generator[str]:
 
 def steps_of(options: dict[str, Any], epoch: int, rank: int = 0, world: int = 1, rows: int = ROWS) -> list[list[int]]:
     """The expected row ids in each step of a rank."""
-    own = {k: v for k, v in options.items() if k in ("seed", "shuffle", "clump", "tail")}
+    own = {k: v for k, v in options.items() if k in ("seed", "shuffle", "clump", "window", "tail")}
     oracle = Oracle(rows=rows, epoch=epoch, global_batch=options["global_batch_size"], rank=rank, world=world, **own)
     return [step.rows for step in oracle.share()]

@@ -79,6 +79,7 @@ class Training:
             number=number,
             shuffle=rng.random() < 0.8,
             clump=rng.choice([1, 1, 3, 64]),
+            window=rng.choice([0, 0, 16]),
             global_batch=max(batch, rows // 700),
             tail=rng.choice(["drop", "keep", "pad"]),
         )
@@ -110,6 +111,7 @@ class Training:
             seed=order.seed,
             shuffle=order.shuffle,
             clump=order.clump,
+            window=order.window,
             tail=order.tail,
             filter=self._filter,
             split=self._split,

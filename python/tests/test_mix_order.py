@@ -59,6 +59,7 @@ def random_mix(rng: random.Random) -> dict[str, Any]:
         "seed": rng.getrandbits(64),
         "shuffle": rng.random() < 0.8,
         "clump": rng.choice([1, 1, 2, 5, 100]),
+        "window": rng.choice([0, 0, 1, 4]),
         "global_batch": batch,
         "tail": rng.choice(["drop", "pad", "keep"]),
         "parts": tuple(Part(rows=rng.randint(1, rng.choice([3, 20, 90])), weights=tuple(own)) for own in weights),

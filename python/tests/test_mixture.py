@@ -43,7 +43,7 @@ STEP: dict[str, Any] = {"global_batch_size": 40, "exact": "step", "until": 240, 
 def oracle_of(state: dict[str, Any], **changes: Any) -> Oracle:
     """The oracle of the epoch of a loader's state."""
     parts = tuple((part["rows"], tuple(part["weights"])) for part in state["parts"])
-    names = ("seed", "shuffle", "clump", "tail", "unit", "epoch")
+    names = ("seed", "shuffle", "clump", "window", "tail", "unit", "epoch")
     own = {name: state[name] for name in names}
     return Oracle(**own | changes, parts=parts, phases=tuple(state["phases"]), length=state["rows"],
                   global_batch=state["global_batch_size"])  # fmt: skip
@@ -132,6 +132,7 @@ def _train(rng: random.Random) -> int:
         "until": 320,
         "seed": rng.getrandbits(64),
         "clump": rng.choice([1, 3]),
+        "window": rng.choice([0, 2]),
         "prefetch_bytes": rng.choice([1, 2_000, 1 << 20]),
     }
     transport, reconnects = rng.choice(get_args(Transport)), 0

@@ -33,6 +33,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"prefetch_bytes": 1e6}, TypeError, r"prefetch_bytes = 1000000.0: want a whole number"),
     ({"prefetch_bytes": 0}, ValueError, r"prefetch_bytes = 0: want at least 1"),
     ({"seed": -1}, ValueError, r"seed = -1: want at least 0 and less than 2\^64"),
+    ({"window": -1}, ValueError, r"window = -1: want at least 0"),
     ({"clump": 0}, ValueError, r"clump = 0: want at least 1"),
     ({"shuffle": "no"}, TypeError, r"shuffle = 'no': want True or False"),
     ({"shufle": True}, TypeError, r"shufle is no parameter of a loader; did you mean shuffle\?"),

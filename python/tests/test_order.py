@@ -51,6 +51,20 @@ def test_golden_lanes(vector: dict[str, Any]) -> None:
             assert epoch.valid(epoch.span(step, share)).tolist() == valid
 
 
+WINDOWS: dict[str, Any] = vectors("window_vectors.json")
+
+
+@pytest.mark.parametrize("vector", WINDOWS["cases"], ids=lambda v: f"n={v['rows']} {v['tail']} window={v['window']}")
+def test_golden_windows(vector: dict[str, Any]) -> None:
+    epoch = Epoch(rows=vector["rows"], order=vector["order"], **order_fields({**vector, "shuffle": True}))
+    for rank, steps in enumerate(vector["ranks"]):
+        share = Share(rank=rank, world=vector["world"])
+        assert epoch.steps == len(steps) + min(vector["start_step"], epoch.steps)
+        for step, rows, valid in steps:
+            assert epoch.rows_of(range(step, step + 1), share).tolist() == rows
+            assert epoch.valid(epoch.span(step, share)).tolist() == valid
+
+
 @pytest.mark.parametrize("vector", LANES["rows"], ids=lambda v: f"n={v['n']}")
 def test_golden_rows_of_large_epochs_with_lanes(vector: dict[str, Any]) -> None:
     fields = {"rows": vector["n"], "seed": vector["seed"], "number": vector["epoch"]}
@@ -83,6 +97,7 @@ def test_steps_are_the_oracles(rng: random.Random, thorough: int) -> None:
             "seed": rng.getrandbits(64),
             "shuffle": rng.random() < 0.8,
             "clump": rng.choice([1, 1, 2, 3, 7, rng.randint(1, 2 * n + 1)]),
+            "window": rng.choice([0, 0, 1, 3, rng.randint(1, 2 * n + 1)]),
             "global_batch": rng.randint(1, rng.choice([3, 20, 2 * n + 1])),
             "tail": rng.choice(["drop", "pad", "keep"]),
         }
@@ -110,23 +125,14 @@ def test_large_epochs_stay_exact(rng: random.Random) -> None:
         n = rng.randint(1 << 59, 1 << 61)
         clump = rng.choice([1, 1, 2, 64, 1000, rng.randint(1, 1 << 40)])
         batch = rng.choice([64, 1000, rng.randint(1 << 20, 1 << 58)])
-        epoch = Epoch(rows=n, seed=rng.getrandbits(64), number=3, clump=clump, global_batch=batch, tail="keep")
+        order: dict[str, Any] = {"clump": clump, "window": rng.choice([0, 0, 5000, rng.randint(1, 1 << 60)])}
+        order |= {"seed": rng.getrandbits(64), "global_batch": batch, "tail": "keep"}
+        epoch, oracle = Epoch(rows=n, number=3, **order), Oracle(rows=n, epoch=3, **order)
         step, world = rng.randrange(epoch.steps), rng.randint(batch // 50 + 1, batch)
         share = Share(rank=rng.randrange(world), world=world)
         span = epoch.span(step, share)
         got = epoch.rows_of(range(step, step + 1), share).tolist()
-        assert got == [_slow_row(epoch, p) for p in range(*span)]
-
-
-def _slow_row(epoch: Epoch, position: int) -> int:
-    """The row at a position, computed with Python integers by adding up clump sizes."""
-    clumps = -(-epoch.rows // epoch.clump)
-    p = SlowPermutation(clumps, epoch.seed, epoch.number)
-    short = p.inverse(clumps - 1)
-    missing = clumps * epoch.clump - epoch.rows
-    if position >= short * epoch.clump + epoch.clump - missing:
-        position += missing
-    return p.at(position // epoch.clump) * epoch.clump + position % epoch.clump
+        assert got == [oracle.row(p) for p in range(*span)]
 
 
 @pytest.mark.parametrize(
@@ -135,6 +141,7 @@ def _slow_row(epoch: Epoch, position: int) -> int:
         ({"rows": 1 << 62}, "rows = 4611686018427387904"),
         ({"rows": -1}, "rows = -1"),
         ({"clump": 0}, "clump = 0"),
+        ({"window": -1}, "window = -1"),
         ({"global_batch": 0}, "global_batch = 0"),
         ({"seed": -1}, "seed = -1"),
         ({"tail": "Keep"}, "tail = 'Keep'"),

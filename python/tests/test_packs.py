@@ -324,6 +324,12 @@ def test_states(cache: DataCache, rng: random.Random) -> None:
         cache.loader(pack=two, seed=6).load_state_dict(state)
     with pytest.raises(StateError, match="pack is missing"):
         loader.load_state_dict(cache.loader(global_batch_size=1, seed=SEED).state_dict())
+    other = cache.loader(pack=two, seed=SEED, clump=4, window=8)
+    begin = {**cache.loader(pack=two, seed=SEED, clump=4).state_dict(), "epoch": 2}
+    with pytest.raises(StateError, match="window = 0, but this loader has 8"):
+        other.load_state_dict(begin)
+    other.load_state_dict(begin, allow=["window"])
+    assert (other.epoch, next(iter(other)).epoch) == (2, 2)
     seen, loader = list[int](), cache.loader(pack=PACK, seed=SEED)
     while True:  # another budget after every few steps
         for batch in itertools.islice(loader, rng.randint(1, 4)):

@@ -128,8 +128,8 @@ def test_a_table_in_the_order_that_was_asked_for(cache: DataCache, rng: random.R
     assert len(whole) == 100
     part = whole.filter(EVEN).split(TRAIN)
     assert part.__getitems__(slice(None)) == rows_of(want)
-    shuffled = part.shuffle(7, clump=3, epoch=1).select(["name"])
-    order = Oracle(rows=len(want), seed=7, epoch=1, clump=3, global_batch=1).share_rows()
+    shuffled = part.shuffle(7, clump=3, window=4, epoch=1).select(["name"])
+    order = Oracle(rows=len(want), seed=7, epoch=1, clump=3, window=4, global_batch=1).share_rows()
     names = [f"row {want[row]}" for row in order]
     assert shuffled[:].column("name").to_pylist() == names
     assert shuffled[-1] == {"name": names[-1]}
@@ -176,6 +176,6 @@ def test_selections_show_themselves(cache: DataCache) -> None:
     assert "filter='id < 3', split=Split(of=10, start=0, stop=8, seed=3" in repr(chosen)
     assert "id &lt; 3" in shown(chosen)
     assert "<th>rows</th>" not in shown(chosen)
-    assert "seed 4, clump 1, epoch 0" in repr(chosen.table().shuffle(4))
+    assert "seed 4, clump 1, epoch 0, window 0" in repr(chosen.table().shuffle(4))
     assert len(chosen) == 2
     assert "<th>rows</th><td>2</td>" in shown(chosen)

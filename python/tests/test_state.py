@@ -101,6 +101,20 @@ def test_a_state_does_not_count_what_is_read_ahead(cache: DataCache) -> None:
     loader.close()
 
 
+@pytest.mark.parametrize("state", [{"epoch": 3, "next_step": 0}, {"epoch": 2, "next_step": 15}])
+def test_another_window_where_an_epoch_begins(cache: DataCache, state: dict[str, int]) -> None:
+    saved = {**cache.loader(**OPTIONS, world=World(0, 1)).state_dict(), **state}
+    loader = cache.loader(**OPTIONS, window=6, world=World(0, 1))
+    loader.load_state_dict(saved, allow=["window"])
+    oracle = Oracle(rows=100, seed=5, epoch=3, clump=2, window=6, global_batch=7, tail="pad").share()
+    assert [batch.numpy()["id"].tolist() for batch in loader] == [step.rows for step in oracle]
+    saved |= {"epoch": 3, "next_step": 1}
+    with pytest.raises(StateError, match="window = 0, but this loader has 6, and the state is within an epoch"):
+        loader.load_state_dict(saved, allow=["window"])
+    with pytest.raises(ValueError, match=r"allow = \['clump'\]: want "):
+        loader.load_state_dict(saved, allow=["clump"])
+
+
 def wait_for_rows(loader: Loader) -> None:
     """Waits until rows were read ahead."""
     end = time.monotonic() + 180
@@ -124,6 +138,7 @@ OTHERS: list[tuple[str, Any, Any, str]] = [
     ("seed", 6, 5, f"{MAKE} seed=6"),
     ("shuffle", False, True, f"{MAKE} shuffle=False"),
     ("clump", 1, 2, f"{MAKE} clump=1"),
+    ("window", 3, 0, f'{MAKE} window=3 to go on where it was saved, or load a state with allow=["window"]'),
     ("tail", "drop", "pad", f"{MAKE} tail='drop'"),
 ]
 

@@ -158,6 +158,7 @@ def _loader(cache: DataCache, rng: random.Random) -> Callable[[World], Loader]:
         "global_batch_size": rng.choice([1, 37, 128, 700]),
         "seed": rng.getrandbits(64),
         "clump": rng.choice([1, 1, 5]),
+        "window": rng.choice([0, 0, 9]),
         "shuffle": rng.random() < 0.8,
         "tail": rng.choice(["drop", "keep", "pad"]),
         "filter": rng.choice([None, "text NOT LIKE 'text of row 1%'", "id < 700"]),

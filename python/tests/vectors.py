@@ -21,6 +21,7 @@ def order_fields(vector: dict[str, Any]) -> dict[str, Any]:
         "number": vector["epoch"],
         "shuffle": vector["shuffle"],
         "clump": vector["clump"],
+        "window": vector.get("window", 0),
         "global_batch": vector["global_batch"],
         "tail": vector["tail"],
     }

@@ -161,6 +161,12 @@ def descriptors() -> list[Case]:
         bad("epoch, order as text", "order", _EPOCH, order="2"),
         bad("shard in lanes", "order", _SHARD, order=2),
         bad("mix in lanes", "order", _MIX, order=2),
+        good("epoch with windows", _EPOCH, clump=3, window=2),
+        good("epoch with windows, lanes", _EPOCH, window=2**62 - 1, order=2, global_batch=64),
+        bad("epoch, window of 2^62", "window = 4611686018427387904", _EPOCH, window=2**62),
+        bad("epoch, negative window", "window", _EPOCH, window=-1),
+        bad("shard with windows", "window", _SHARD, window=2),
+        good("mix with windows", _MIX, window=2),
         *jobs(),
         *mixes(),
         *splits(),
@@ -279,6 +285,7 @@ def answers() -> list[Case]:
             {"clump": 2, "world": 1, "rank": 0}, {"shuffle": False, "rank": 2}, {"world": 8, "rank": 7},
             {"start_step": 2}, {"start_step": 99}, {"workers": 2, "worker": 1},
             {"order": 2, "global_batch": 64}, {"order": 2, "global_batch": 70, "tail": "pad", "clump": 2},
+            {"clump": 2, "window": 2}, {"clump": 2, "window": 3, "order": 2, "global_batch": 64},
         )
     ]  # fmt: skip
     requests += [
@@ -288,6 +295,7 @@ def answers() -> list[Case]:
             {"tail": "pad", "global_batch": 50, "rank": 2}, {"clump": 2, "world": 1, "rank": 0},
             {"shuffle": False, "rank": 2}, {"world": 99, "rank": 98, "start_step": 14},
             {"unit": "batch", "phases": [320], "workers": 2, "worker": 1, "clump": 4}, {"start_step": 99},
+            {"clump": 2, "window": 2},
         )
     ]  # fmt: skip
     return [
@@ -333,11 +341,35 @@ def mixtures() -> list[Case]:
         {"parts": big, "phases": [], "length": 10**12, "epoch": 5, "global_batch": 32, "start_step": 31_249_999_999},
         {"parts": big, "phases": [], "length": 10**12, "epoch": 5, "global_batch": 32, "start_step": 31_249_999_999,
          "clump": 64, "unit": "row", "seed": 0},
+        {"parts": three, "phases": [16, 24], "length": 60, "global_batch": 10, "clump": 2, "window": 3, "world": 2},
+        {"unit": "batch", "phases": [320], "world": 2, "clump": 4, "window": 2},
+        {"parts": big, "phases": [], "length": 10**12, "epoch": 5, "global_batch": 32, "start_step": 31_249_999_999,
+         "clump": 64, "window": 1024},
     ]  # fmt: skip
     out: list[Case] = []
     for changes in cases:
         fields = {"shuffle": True, "start_step": 0, **base, **changes}
         ranks = [mixture({**fields, "rank": rank}).share() for rank in range(fields["world"])]
+        out.append({**fields, "ranks": ranks})
+    return out
+
+
+def windows() -> list[Case]:
+    """Epochs with windows, of both versions of the order, for every rank: [step, [row, ...], [valid, ...]]."""
+    base: Case = {"rows": 103, "seed": 7, "epoch": 2, "clump": 4, "window": 5, "global_batch": 16, "tail": "keep",
+                  "world": 3, "order": 1, "start_step": 0}  # fmt: skip
+    cases: list[Case] = [
+        {}, {"rows": 0}, {"rows": 1}, {"rows": 100, "tail": "pad"}, {"clump": 1, "window": 10, "tail": "drop"},
+        {"clump": 200}, {"window": 10**9, "seed": 2**64 - 1, "epoch": 2**64 - 1}, {"window": 1, "epoch": 0},
+        {"rows": 4 * 25 + 1, "epoch": 1}, {"rows": 4 * 25 + 3, "epoch": 4, "window": 2, "tail": "pad"},
+        {"rows": 5000, "clump": 64, "window": 16, "global_batch": 500, "start_step": 9},
+        {"order": 2, "rows": 500, "global_batch": 70, "clump": 3, "window": 2, "tail": "pad"},
+        {"order": 2, "rows": 1000, "global_batch": 64, "clump": 1, "window": 7, "world": 2, "start_step": 14},
+    ]  # fmt: skip
+    out: list[Case] = []
+    for changes in cases:
+        fields = {**base, **changes}
+        ranks = [order.Epoch(**fields, rank=rank).share() for rank in range(fields["world"])]
         out.append({**fields, "ranks": ranks})
     return out
 
@@ -422,6 +454,7 @@ FILES = {
     "wire_answers.json": answers,
     "wire_metadata.json": metadata,
     "mix_vectors.json": mixtures,
+    "window_vectors.json": windows,
     "selection_vectors.json": selections,
 }
 

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 WORD = 1 << 64
 GOLD = 0x9E3779B97F4A7C15
+WINDOW = 0xD1B54A32D192ED03  # added to the seed for the order within windows
 LANES = 32  # ranges of the rows in version 2
 Tail = Literal["drop", "pad", "keep"]
 
@@ -84,6 +86,7 @@ class Epoch:
     epoch: int = 0
     shuffle: bool = True
     clump: int = 1
+    window: int = 0
     global_batch: int = 1
     tail: Tail = "keep"
     rank: int = 0
@@ -102,7 +105,19 @@ class Epoch:
         clumps = -(-self.rows // self.clump)
         p = Permutation(clumps, self.seed, self.epoch)
         first = [p.at(i) * self.clump for i in range(clumps)]
-        return [row for start in first for row in range(start, min(start + self.clump, self.rows))]
+        of_clumps = [list(range(start, min(start + self.clump, self.rows))) for start in first]
+        if self.window == 0:
+            return list(itertools.chain(*of_clumps))
+        out: list[int] = []
+        for i, begin in enumerate(range(0, clumps, self.window)):
+            rows = list(itertools.chain(*of_clumps[begin : begin + self.window]))
+            within = Permutation(len(rows), *self._keys_of_window(i))
+            out += [rows[within.at(x)] for x in range(len(rows))]
+        return out
+
+    def _keys_of_window(self, i: int) -> tuple[int, int]:
+        """Seed and epoch of the permutation of a window's rows."""
+        return mix((self.seed + WINDOW) % WORD), (mix(self.epoch) + i) % WORD
 
     def _laned(self) -> list[int]:
         """The sequence in version 2: from each slot a step takes the next rows, so many that the slot's rows taken by
@@ -112,7 +127,7 @@ class Epoch:
             lane = Permutation(LANES, mix((self.seed + 1) % WORD), self.epoch).at(i)
             first, end = (n * self.rows // LANES for n in (lane, lane + 1))
             seed = mix((self.seed + GOLD * (lane + 2)) % WORD)
-            own = Epoch(rows=end - first, seed=seed, epoch=self.epoch, clump=self.clump)
+            own = Epoch(rows=end - first, seed=seed, epoch=self.epoch, clump=self.clump, window=self.window)
             slots.append([first + row for row in own.sequence()])
         before = [sum(map(len, slots[:i])) for i in range(LANES + 1)]  # rows of the slots before each
 
@@ -133,7 +148,19 @@ class Epoch:
         clumps = -(-self.rows // self.clump)
         p = Permutation(clumps, self.seed, self.epoch)
         missing = clumps * self.clump - self.rows
-        if position >= (p.inverse(clumps - 1) + 1) * self.clump - missing:
+        short = p.inverse(clumps - 1)  # of the sequence, the clump that is short
+        if self.window:
+
+            def start(i: int) -> int:
+                """The first position of a window."""
+                before = min(i * self.window, clumps)
+                return before * self.clump - missing * (short < before)
+
+            i = position // (self.window * self.clump)
+            i += start(i + 1) <= position
+            within = Permutation(start(i + 1) - start(i), *self._keys_of_window(i))
+            position = start(i) + within.at(position - start(i))
+        if position >= (short + 1) * self.clump - missing:
             position += missing
         return p.at(position // self.clump) * self.clump + position % self.clump
 
@@ -231,6 +258,7 @@ class Mixture:
     epoch: int = 0
     shuffle: bool = True
     clump: int = 1
+    window: int = 0
     global_batch: int = 1
     tail: Tail = "keep"
     rank: int = 0
@@ -262,7 +290,10 @@ class Mixture:
         rows = self.parts[part][0]
         epoch, position = divmod(k, rows)
         seed = mix((self.seed + GOLD * (part + 2)) % WORD)
-        return sequence_row(Epoch(rows=rows, seed=seed, epoch=epoch, shuffle=self.shuffle, clump=self.clump), position)
+        return sequence_row(
+            Epoch(rows=rows, seed=seed, epoch=epoch, shuffle=self.shuffle, clump=self.clump, window=self.window),
+            position,
+        )
 
     def steps(self) -> int:
         """The number of steps of every rank."""

@@ -48,6 +48,16 @@ class TestOracle:
                 assert [list(step) for step in epoch.share()] == want, case
                 assert sorted(epoch.sequence()) == list(range(case["n"]))
 
+    def test_windows(self) -> None:
+        for case in files.load("window_vectors.json"):
+            fields = {k: v for k, v in case.items() if k != "ranks"}
+            epochs = [Epoch(rank=rank, **fields) for rank in range(case["world"])]
+            assert [[list(step) for step in epoch.share()] for epoch in epochs] == case["ranks"], fields
+            sequence = list(epochs[0].sequence())
+            assert sorted(sequence) == list(range(case["rows"]))
+            if case["order"] == 1:
+                assert [epochs[0].row(position) for position in range(case["rows"])] == sequence
+
     def test_epochs(self, vectors: dict[str, Any]) -> None:
         for case in vectors["epochs"]:
             fields = {k: case[k] for k in ("seed", "epoch", "shuffle", "clump", "global_batch", "tail", "world")}
@@ -99,6 +109,8 @@ EPOCHS = [
     Epoch(rows=0, seed=9, global_batch=10**6, tail="drop"),
     Epoch(rows=0, seed=9, global_batch=4, rank=7, world=8, tail="keep"),
     Epoch(rows=0, seed=9, global_batch=50, start_step=10**9),
+    Epoch(rows=0, seed=9, clump=64, window=20, global_batch=50, rank=1, world=2),
+    Epoch(rows=0, seed=9, clump=3, window=5, global_batch=64, rank=1, world=2, order=2),
     Epoch(rows=0, seed=7, epoch=2, global_batch=64, rank=2, world=3, order=2),
     Epoch(rows=0, seed=7, clump=3, global_batch=999, tail="pad", rank=39, world=40, order=2),
     Epoch(rows=0, seed=8, global_batch=640, tail="drop", rank=5, world=100, worker=1, workers=2, order=2),
@@ -137,7 +149,8 @@ class TestEpochs:
             world, workers = r.randint(1, 9), r.randint(1, 4)
             epoch = Epoch(
                 rows=whole.num_rows, seed=r.getrandbits(64), epoch=r.getrandbits(64), shuffle=r.random() < 0.8,
-                clump=r.choice([1, 2, 64, 1000, 20_000]), global_batch=r.choice([1, 3, 64, 1024, 9_999, 20_000]),
+                clump=r.choice([1, 2, 64, 1000, 20_000]), window=r.choice([0, 0, 1, 9, 10**9]),
+                global_batch=r.choice([1, 3, 64, 1024, 9_999, 20_000]),
                 tail=r.choice(["drop", "pad", "keep"]), rank=r.randrange(world), world=world,
                 worker=r.randrange(workers), workers=workers, start_step=r.choice([0, 0, 1, 5]),
             )  # fmt: skip
@@ -214,7 +227,8 @@ class TestMixtures:
                 "parts": parts, "phases": [sum(p["weights"][0] for p in parts) * batch],
                 "unit": r.choice(["row", "batch"]), "length": batch * r.randint(1, 30), "seed": r.getrandbits(64),
                 "epoch": r.choice([0, 0, 10**6]),
-                "shuffle": r.random() < 0.8, "clump": r.choice([1, 1, 5]), "global_batch": batch,
+                "shuffle": r.random() < 0.8, "clump": r.choice([1, 1, 5]), "window": r.choice([0, 0, 7]),
+                "global_batch": batch,
                 "tail": r.choice(["drop", "pad", "keep"]), "rank": r.randrange(world), "world": world,
             }  # fmt: skip
             rows = files.mixture(fields).part_rows(part)

@@ -108,7 +108,8 @@ def _epoch(r: random.Random, rows: int) -> Epoch:
     world, workers = r.randint(1, 5), r.randint(1, 3)
     return Epoch(
         rows=rows, seed=r.getrandbits(64), epoch=r.getrandbits(64), shuffle=r.random() < 0.7,
-        clump=r.choice([1, 1, 2, 64, 1000]), global_batch=r.choice([1, 3, 64, 1024, 20_000]),
+        clump=r.choice([1, 1, 2, 64, 1000]), window=r.choice([0, 0, 4]),
+        global_batch=r.choice([1, 3, 64, 1024, 20_000]),
         tail=r.choice(["drop", "pad", "keep"]), rank=r.randrange(world), world=world,
         worker=r.randrange(workers), workers=workers, start_step=r.choice([0, 0, 1, 5]),
     )  # fmt: skip

@@ -29,7 +29,7 @@ func TestEveryChosenRowOnce(t *testing.T) {
 		want := c.selected(t)
 		c.Want.Rows = uint64(len(want))
 		e := epoch.Epoch{
-			Rows: c.Want.Rows, Seed: r.Uint64(), Number: r.Uint64(), Shuffle: r.IntN(4) > 0, Clump: 1 + r.Uint64N(20),
+			Rows: c.Want.Rows, Seed: r.Uint64(), Number: r.Uint64(), Shuffle: r.IntN(4) > 0, Clump: 1 + r.Uint64N(20), Window: r.Uint64N(3),
 			GlobalBatch: 1 + r.Uint64N(60), Tail: epoch.Keep,
 		}
 		got := []int64{}

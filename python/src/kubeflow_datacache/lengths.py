@@ -35,6 +35,7 @@ class LengthsLoader(Loader):
         """Reads the lengths of a column, row by row."""
         order, ahead = self._order, max(1, self._prefetch_bytes // _LENGTHS_SHARE)
         own: dict[str, Any] = {"seed": order.seed, "shuffle": order.shuffle, "clump": order.clump}
+        own["window"] = order.window
         reader = self._rows_of(
             columns=[f"length({column})"], global_batch_size=1, tail="keep", prefetch_bytes=ahead, **own
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final, Unpack, cast
 
@@ -35,7 +35,7 @@ from kubeflow_datacache.order.plan import Plan
 from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.heap import HEAP
-from kubeflow_datacache.state import LoaderState, State, rescaled, warn_no_steps, warn_nothing_left
+from kubeflow_datacache.state import LoaderState, State, another_window, rescaled, warn_no_steps, warn_nothing_left
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.transform import Transform
 from kubeflow_datacache.world import World, check_resize
@@ -114,7 +114,8 @@ class Loader:
             ("global_batch_size", f"{order.global_batch:,}"),
             ("seed", str(order.seed)),
         ]
-        shown += [("shuffle", str(order.shuffle)), ("clump", str(order.clump)), ("tail", order.tail)]
+        shown += [("shuffle", str(order.shuffle)), ("clump", str(order.clump)), ("window", str(order.window))]
+        shown.append(("tail", order.tail))
         return html_table("Loader", [*shown, ("position", f"epoch {order.number}, step {self._step} of {order.steps}")])
 
     def __len__(self) -> int:
@@ -228,20 +229,22 @@ class Loader:
             seed=int(order.seed),
             shuffle=order.shuffle,
             clump=order.clump,
+            window=order.window,
             global_batch_size=order.global_batch,
             tail=order.tail,
             epoch=order.number,
             next_step=self._step,
         )
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, allow: Sequence[str] = ()) -> None:
         """Moves to a saved position. The state may come from any rank and any world size. Raises StateError if it does
-        not fit.
+        not fit. allow: ["window"] to go on with another window, which a state allows where an epoch begins or ends.
 
         The global batch size may differ from the saved one if a step of the new size begins at the saved position. A
         state saved after an epoch's last step resumes at the start of the next epoch (see Loader).
         """
-        self.seek(state)
+        check_state(state)
+        self.seek(another_window(state, self._order.window, allow))
         self._complete = 0 < self.steps == self._step
 
     def seek(self, state: Mapping[str, Any]) -> None:
@@ -433,6 +436,7 @@ class Loader:
             seed=own["seed"],
             shuffle=own["shuffle"],
             clump=own["clump"],
+            window=own["window"],
             global_batch=own["global_batch_size"],
             tail=own["tail"],
             order=own["order"],
@@ -467,7 +471,7 @@ class Loader:
         if not takes(nodes, 1.0):
             return False
         row_bytes = max(source.info(stop).row_bytes for source in self._sources)
-        return takes(nodes, row_bytes, order.clump if order.shuffle else 1)
+        return takes(nodes, row_bytes, order.clump if order.shuffle and not order.window else 1)
 
     def _request(self, share: Share) -> dict[str, Any]:
         """The CMD descriptor (docs/contract.md) for this share of the epoch, without start_step."""
@@ -485,6 +489,8 @@ class Loader:
             "worker": share.worker,
             "workers": share.workers,
         }
+        if order.window:
+            request["window"] = order.window
         if order.order != 1:
             request["order"] = order.order
         if self._columns is not None:

@@ -190,6 +190,7 @@ class MixLoader(Loader):
             seed=own["seed"],
             shuffle=own["shuffle"],
             clump=own["clump"],
+            window=own["window"],
             global_batch=own["global_batch_size"],
             tail=own["tail"],
         )
@@ -206,6 +207,7 @@ class MixLoader(Loader):
             seed=int(order.seed),
             shuffle=order.shuffle,
             clump=order.clump,
+            window=order.window,
             global_batch_size=order.global_batch,
             tail=order.tail,
             epoch=order.number,

@@ -40,7 +40,10 @@ class LoaderOptions(TypedDict, total=False):
     torch.distributed draws the seed, and all ranks must create their loaders at the same time. shuffle: whether every
     epoch is a new permutation of the rows. clump: the block size of a block shuffle. `clump` consecutive rows of the
     table form a clump; clumps are shuffled, and rows within a clump keep their order. 1, the default, shuffles single
-    rows. Larger clumps cost the servers less, but the rows of a clump are neighbours in every epoch. tail: what happens
+    rows. Larger clumps cost the servers less, but the rows of a clump are neighbours in every epoch. window: so many
+    clumps that follow each other in the shuffled epoch have their rows shuffled among each other, as by a shuffle
+    buffer, though exactly; 0, the default, leaves clumps as they are. Reading then moves through the table window by
+    window, which suits tables larger than memory. tail: what happens
     to an incomplete last step. "drop" leaves it out, "keep" returns it as a smaller step, "pad" fills it with rows from
     the start of the epoch, which Batch.valid marks as padding. order: the version of the order of a shuffled epoch. 1
     draws from all rows. With 2, each step has rows of all of 32 equal ranges of the table, and a rank reads only a few
@@ -79,6 +82,7 @@ class LoaderOptions(TypedDict, total=False):
     seed: int | None
     shuffle: bool
     clump: int
+    window: int
     tail: Tail
     order: Order
     filter: str | None
@@ -102,6 +106,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "seed": 0,
     "shuffle": True,
     "clump": 1,
+    "window": 0,
     "tail": "drop",
     "order": 1,
     "filter": None,
@@ -136,7 +141,7 @@ _OTHER_LOADERS: Final = {
     "prefetch_batches": "prefetch_bytes, a bound in bytes",
     "prefetch_factor": "prefetch_bytes, a bound in bytes",
     "read_batch_size": "prefetch_bytes, a bound in bytes; messages are as long as it allows",
-    "shuffle_block_size": "clump, the number of consecutive rows that are shuffled as one block",
+    "shuffle_block_size": "window, the number of clumps whose rows are shuffled together: window * clump rows",
     "shuffle_clump_size": "clump, the number of consecutive rows that are shuffled as one block",
     "shuffle_seed": "seed",
     "split_clump_size": "clump, the number of consecutive rows that are shuffled as one block",
@@ -158,6 +163,7 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(own["seed"], LocalRandomSeed):
         own["seed"] = None if own["seed"] is None else check_int("seed", own["seed"], 0, 1 << 64)
     own["clump"] = check_int("clump", own["clump"], 1, LIMIT)
+    own["window"] = check_int("window", own["window"], 0, LIMIT)
     Policy(own["null"], own["ragged"])  # raises ValueError for other values
     own["cast"] = _check_cast(own["cast"])
     if not isinstance(own["host"], str) or own["host"] not in get_args(Host):

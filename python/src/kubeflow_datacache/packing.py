@@ -29,6 +29,7 @@ from kubeflow_datacache.order.packed import RankStep, RankSteps
 from kubeflow_datacache.order.split import Split
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.packed import PackedBatch
+from kubeflow_datacache.state import another_window
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.world import World, check_resize
 
@@ -43,6 +44,7 @@ class PackOptions(TypedDict, total=False):
     seed: int | None
     shuffle: bool
     clump: int
+    window: int
     filter: str | None
     split: Split | None
     columns: Sequence[str] | None
@@ -134,13 +136,13 @@ class PackLoader(LengthsLoader):
         """Moves to a saved position. The state may come from any rank and any world size. Raises StateError if it does
         not fit.
 
-        allow: ["pack"] to go on with other tokens, packs, window, multiple, quadratic or long, which a state allows
-        that was saved where a window begins: with the default window and at least 128 packs, any one.
+        allow: "pack" to go on with other tokens, packs, window, multiple, quadratic or long of Pack, which a state
+        allows that was saved where a window of packs begins: with the default window and at least 128 packs, any one.
+        "window" as in Loader.
         """
         check_state(state)
-        for name in allow:
-            if name != "pack":
-                raise ValueError(f"allow = {list(allow)!r}: want [] or ['pack']")
+        if not set(allow) <= {"pack", "window"}:
+            raise ValueError(f"allow = {allow!r}: want a list of 'pack' and 'window', or []")
         saved = state.get("pack")
         if not isinstance(saved, Mapping):
             raise StateError("state: pack is missing: it was saved by a loader without pack=; make the loader as then")
@@ -151,6 +153,7 @@ class PackLoader(LengthsLoader):
                 _check_change(name, differs, index=index, allowed="pack" in allow)
         base = super().state_dict()
         rows = {name: base[name] for name in _ROWS} | {"next_step": position}
+        state = another_window(state, self._order.window, allow, position in (0, self._order.rows))
         own_fields = {name: value for name, value in state.items() if name != "pack"}
         checked = self._state().checked_position({**own_fields, **rows}, steps=self._order.rows)
         self._end()
@@ -189,9 +192,9 @@ class PackLoader(LengthsLoader):
 
     @property
     def _head(self) -> HeadPlan | None:
-        """The plan of the head, if one head has all rows."""
+        """The plan of the head, if one head has all rows, and plans such packs."""
         order, pack = self._order, self._pack
-        if pack.tokens > _HEAD_TOKENS or pack.window_packs > _HEAD_PACKS:
+        if order.window or pack.tokens > _HEAD_TOKENS or pack.window_packs > _HEAD_PACKS:
             return None
         own = {"seed": order.seed, "epoch": order.number, "shuffle": order.shuffle, "clump": order.clump}
         law = {"column": pack.column, "tokens": pack.tokens, "packs": pack.packs, "window": pack.window}

@@ -78,6 +78,7 @@ class State(LoaderState):
     seed: int
     shuffle: bool
     clump: int
+    window: int
     global_batch_size: int
     tail: str
     epoch: int
@@ -100,6 +101,7 @@ class MixState(LoaderState):
     seed: int
     shuffle: bool
     clump: int
+    window: int
     global_batch_size: int
     tail: str
     epoch: int
@@ -169,6 +171,28 @@ def rescaled(saved: Mapping[str, Any], global_batch: int) -> dict[str, Any]:
     return {**saved, "global_batch_size": global_batch, "next_step": step}
 
 
+def another_window(
+    saved: Mapping[str, Any], window: int, allow: Sequence[str], begins: bool | None = None
+) -> Mapping[str, Any]:
+    """Returns a saved state with a window that differs, if allow has "window".
+
+    begins: whether an epoch begins or ends there; None: as next_step says. Raises StateError within an epoch, whose
+    order would change.
+    """
+    if begins is None:
+        if not set(allow) <= {"window"}:
+            raise ValueError(f"allow = {allow!r}: want ['window'], or []")
+        begins = saved.get("next_step") == 0 or is_complete(saved)
+    if "window" not in allow or saved.get("window") == window:
+        return saved
+    if not begins:
+        raise StateError(
+            f"state: window = {saved.get('window')!r}, but this loader has {window!r}, and the state is within an"
+            " epoch: windows change between epochs"
+        )
+    return {**saved, "window": window}
+
+
 def is_complete(state: Mapping[str, Any]) -> bool:
     """Whether a saved position is after the epoch's last step. False for invalid states, which are rejected later."""
     try:
@@ -195,6 +219,7 @@ def order_of(state: Mapping[str, Any]) -> Epoch:
         "number": state["epoch"],
         "shuffle": state["shuffle"],
         "clump": state["clump"],
+        "window": state["window"],
         "global_batch": state["global_batch_size"],
         "tail": state["tail"],
         "order": state["order_version"],
@@ -219,7 +244,10 @@ def _equal(name: str, saved: object, here: object, of: str = "") -> None:
         if name in ("row_filter", "split"):
             fix = f"Select those rows, with {'filter' if name == 'row_filter' else name}="
         raise StateError(f"{text}: it was saved while reading other rows. {fix}, or begin the training anew")
-    raise StateError(f"{text}: make the loader with {name}={saved!r} to go on where it was saved")
+    fix = f"make the loader with {name}={saved!r} to go on where it was saved"
+    if name == "window":
+        fix += ', or load a state with allow=["window"] where an epoch begins'
+    raise StateError(f"{text}: {fix}")
 
 
 def warn_no_steps(order: Epoch) -> None:

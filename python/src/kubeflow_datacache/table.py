@@ -65,7 +65,7 @@ class Table:
         self._columns = None if columns is None else cache.check_columns(columns)
         self._dataset = cache.dataset
         self._order: RowIndices | None = None  # the row at each position before the shuffle; None: in their order
-        self._shuffled: tuple[int, int, int] | None = None  # seed, clump and epoch
+        self._shuffled: tuple[int, int, int, int] | None = None  # seed, clump, epoch and window
         self._reset()
 
     def __len__(self) -> int:
@@ -89,10 +89,11 @@ class Table:
         self._unordered("split")
         return self._of(self._cache.select(split=split))
 
-    def shuffle(self, seed: int, *, clump: int = 1, epoch: int = 0) -> Self:
-        """In the shuffled order of a loader's epoch with this seed and clump. Replaces an earlier shuffle."""
+    def shuffle(self, seed: int, *, clump: int = 1, window: int = 0, epoch: int = 0) -> Self:
+        """In the shuffled order of a loader's epoch with this seed, clump and window. Replaces an earlier shuffle."""
         seed, epoch = check_int("seed", seed, 0, 1 << 64), check_int("epoch", epoch, 0, 1 << 64)
-        return self._with(_shuffled=(seed, check_int("clump", clump, 1, LIMIT), epoch))
+        clump, window = check_int("clump", clump, 1, LIMIT), check_int("window", window, 0, LIMIT)
+        return self._with(_shuffled=(seed, clump, epoch, window))
 
     def order(self, positions: slice | Iterable[SupportsIndex]) -> Self:
         """The rows at these positions, in that order. Slices, masks, negative numbers and duplicates work as in numpy.
@@ -213,14 +214,14 @@ class Table:
         if self._order is not None:
             shown.append(("order", "by positions"))
         if self._shuffled is not None:
-            shown.append(("shuffle", "seed {}, clump {}, epoch {}".format(*self._shuffled)))
+            shown.append(("shuffle", "seed {}, clump {}, epoch {}, window {}".format(*self._shuffled)))
         return shown
 
     def _rows_at(self, positions: RowIndices) -> RowIndices:
         """The rows of the dataset at positions."""
         if self._shuffled is not None:
-            seed, clump, number = self._shuffled
-            order = Epoch(rows=len(self), seed=seed, clump=clump, number=number, global_batch=1)
+            seed, clump, number, window = self._shuffled
+            order = Epoch(rows=len(self), seed=seed, clump=clump, window=window, number=number, global_batch=1)
             positions = order.rows_at(positions.astype(np.uint64)).view(np.int64)
         return positions if self._order is None else self._order[positions]
 

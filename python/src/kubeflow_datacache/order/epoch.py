@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from kubeflow_datacache.order.feistel import LIMIT, Feistel, UInt64Array
 from kubeflow_datacache.order.laned import LEAST_BATCH, LanedLayout, RowsAt
+from kubeflow_datacache.order.window import Windows
 
 Order = Literal[1, 2]  # version of the order
 Tail = Literal["drop", "pad", "keep"]
@@ -52,8 +53,9 @@ class Share:
 class Epoch:
     """One pass over `rows` rows in steps of `global_batch` rows. Field names are those of the wire contract.
 
-    order: the version of the order; in 2, a rank reads few ranges of the rows.
-    Immutable and safe for concurrent use. rows, clump and global_batch are below 2^62, seed and number below 2^64.
+    window: number of consecutive clumps of the sequence whose rows are shuffled; 0: none are. order: the version of the
+    order; in 2, a rank reads few ranges of the rows. Immutable and safe for concurrent use. rows, clump, window and
+    global_batch are below 2^62, seed and number below 2^64.
     """
 
     rows: int
@@ -64,12 +66,14 @@ class Epoch:
     global_batch: int
     tail: Tail = "drop"
     order: Order = 1
+    window: int = 0
 
     def __post_init__(self) -> None:
         within("rows", self.rows, 0, LIMIT)
         within("seed", self.seed, 0, 1 << 64)
         within("epoch", self.number, 0, 1 << 64)
         within("clump", self.clump, 1, LIMIT)
+        within("window", self.window, 0, LIMIT)
         within("global_batch", self.global_batch, 1, LIMIT)
         if self.tail not in get_args(Tail):
             raise ValueError(f'tail = {self.tail!r}: want "drop", "pad" or "keep"')
@@ -169,11 +173,17 @@ class _Layout:
         if missing:
             regular = self._feistel.inverse(clumps - 1) * epoch.clump + epoch.clump - missing
         self._regular, self._missing = np.uint64(regular), np.uint64(missing)
+        self._windows: Windows | None = None
+        if epoch.window:
+            length = min(epoch.window, clumps) * epoch.clump
+            self._windows = Windows(epoch.rows, epoch.seed, epoch.number, length, regular, missing)
 
     def rows_at(self, positions: UInt64Array) -> UInt64Array:
         """The rows at the positions; may overwrite the input array."""
         if self._feistel is None:
             return positions
+        if self._windows is not None:
+            positions = self._windows.apply(positions)
         if self._clump == 1:
             return self._feistel.apply(positions)
         if self._missing:

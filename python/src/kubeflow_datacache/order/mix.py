@@ -37,7 +37,8 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Mix(Epoch):
-    """One epoch of a mixture. `rows` is its number of positions; seed, shuffle and clump apply to each part's rows.
+    """One epoch of a mixture. `rows` is its number of positions; seed, shuffle, clump and window apply to each
+    part's rows.
 
     Rows are numbered through all parts: row x of a part is row x + (the rows of the parts before it), and rows_of
     returns these numbers. phases: the number of draws of each phase but the last, which does not end. unit: whether
@@ -161,9 +162,9 @@ class Mix(Epoch):
         rows = self.parts[index].rows
         epochs, positions = _divide(drawn, rows)
         seed = mix(self.seed + GOLD * (index + 2))
-        if self.shuffle and self.clump == 1:
+        if self.shuffle and self.clump == 1 and not self.window:
             return apply_each(rows, seed, epochs, positions)
-        own = Epoch(rows=rows, seed=seed, shuffle=self.shuffle, clump=self.clump, global_batch=1)
+        own = Epoch(rows=rows, seed=seed, shuffle=self.shuffle, clump=self.clump, window=self.window, global_batch=1)
         for number in np.unique(epochs).tolist():
             chosen = epochs == number
             positions[chosen] = own.numbered(number).rows_at(positions[chosen])

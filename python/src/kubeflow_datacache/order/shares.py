@@ -48,7 +48,17 @@ class Shares:
             if steps < 1:
                 raise ValueError(f"phases[{phase}] = {steps}: want a number of steps of at least 1")
 
-    def order(self, rows: Sequence[int], *, seed: int, shuffle: bool, clump: int, global_batch: int, tail: Tail) -> Mix:
+    def order(
+        self,
+        rows: Sequence[int],
+        *,
+        seed: int,
+        shuffle: bool,
+        clump: int,
+        window: int = 0,
+        global_batch: int,
+        tail: Tail,
+    ) -> Mix:
         """Epoch 0 of the mixture of parts with these numbers of rows."""
         unit = global_batch if self.per == "batch" else 1
         length = self._length(rows, unit, global_batch, tail)
@@ -63,6 +73,7 @@ class Shares:
             seed=seed,
             shuffle=shuffle,
             clump=clump,
+            window=window,
             global_batch=global_batch,
             tail=tail,
             parts=tuple(parts),
