@@ -135,6 +135,7 @@ func (a *answer) take() {
 func (a *answer) add(node int, rows int64, t protocol.Ticket) {
 	t = a.within(t)
 	t.Node, t.Bounds, t.Columns = node, a.view.places.bounds[node], a.columns
+	t.Early = a.view.loaded != nil
 	t.Job, t.Claimed, t.Reader = a.request.Job, a.request.Claimed, a.request.Reader
 	t.Dataset, t.Incarnation = a.view.plan.dataset.Fingerprint, a.view.nodes[node].incarnation
 	a.shares = append(a.shares, share{node: node, rows: rows, ticket: t})
@@ -176,7 +177,7 @@ func scale(a, b, c int64) int64 {
 
 // info encodes the response. Tickets are valid for ttl from now.
 func (a *answer) info(d *flight.FlightDescriptor, seal protocol.Sealer, scheme string, now time.Time, ttl time.Duration) (*flight.FlightInfo, error) {
-	about := protocol.InfoMetadata{V: protocol.Version, Dataset: a.view.plan.dataset, Rows: a.view.rows}
+	about := protocol.InfoMetadata{V: protocol.Version, Dataset: a.view.plan.dataset, Rows: a.view.rows, Loaded: a.view.loaded}
 	if s := a.view.selection; s != nil {
 		about.Dataset.Fingerprint, about.Filtered, about.Selection = s.fingerprint, &a.view.filtered, &s.Selection
 	}

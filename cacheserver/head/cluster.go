@@ -235,11 +235,16 @@ func (c *cluster) status(table string) protocol.Status {
 	return c.report(table)
 }
 
-// view returns the view of a ready cache, or UNAVAILABLE with the reason.
-func (c *cluster) view() (*view, error) {
+// view returns the view of a ready cache or, if it may be early, of one that loads and whose rows are known; otherwise UNAVAILABLE with the
+// reason.
+func (c *cluster) view(early bool) (*view, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ready()
+	v, err := c.ready()
+	if err != nil && early && c.joined() && c.data.plan.uncounted == 0 {
+		return c.loading()
+	}
+	return v, err
 }
 
 // ready is view for a caller that holds mu.

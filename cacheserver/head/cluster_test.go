@@ -122,7 +122,7 @@ func expectState(t *testing.T, c *cluster, want protocol.State, reason string) {
 	if s.State != want || !strings.Contains(s.Reason, reason) {
 		t.Fatalf("state %s (%s), want %s with %q", s.State, s.Reason, want, reason)
 	}
-	if _, err := c.view(); (err == nil) != (want == protocol.StateReady) || (err != nil && status.Code(err) != codes.Unavailable) {
+	if _, err := c.view(false); (err == nil) != (want == protocol.StateReady) || (err != nil && status.Code(err) != codes.Unavailable) {
 		t.Fatalf("in state %s an answer ends in %v", want, err)
 	}
 }
@@ -164,7 +164,7 @@ func TestLifeOfACache(t *testing.T) {
 	expectState(t, c, protocol.StateLoading, "loading 50% (2/4 splits)")
 	b.load("h")
 	expectState(t, c, protocol.StateReady, "ready")
-	v, err := c.view()
+	v, err := c.view(false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestLifeOfACache(t *testing.T) {
 
 func TestNodesWithoutSplitsAreReady(t *testing.T) {
 	c, _ := readyCluster(t, 3, 1)
-	v, err := c.view()
+	v, err := c.view(false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestNodeRestarts(t *testing.T) {
 	expectState(t, c, protocol.StateDegraded, "data node 1 restarted, reloading (0/2 splits)")
 	again.load("h")
 	expectState(t, c, protocol.StateReady, "ready")
-	v, err := c.view()
+	v, err := c.view(false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,6 +52,7 @@ type dataset struct {
 	planFailure string    // why planning failed; a node may still bring a plan
 	failure     string    // why the cache failed
 	served      *view     // what responses are made from; nil until one is, and after a node was reset
+	early       *view     // likewise, while the rows are loaded
 }
 
 // load is the state of one node with respect to a dataset: the plan that it holds, if the head wants that, or its part of the plan and the
@@ -167,7 +168,7 @@ func (d *dataset) adopt(p *tablePlan, from origin, now time.Time) error {
 	if d.origin == noPlan {
 		close(d.planned)
 	}
-	d.plan, d.origin, d.outline, d.progressed, d.served = p, from, encoded, now, nil
+	d.plan, d.origin, d.outline, d.progressed, d.served, d.early = p, from, encoded, now, nil, nil
 	d.ready = from == readyPlan
 	d.failure, d.planFailure = "", ""
 	return nil
@@ -189,7 +190,7 @@ func (d *dataset) complete() error {
 }
 
 // reset clears the state of a node, which then starts anew.
-func (d *dataset) reset(node int) { d.nodes[node], d.served = load{}, nil }
+func (d *dataset) reset(node int) { d.nodes[node], d.served, d.early = load{}, nil, nil }
 
 // assign returns a node's part of the plan, and the parts that it is to keep besides what it has, and records that the node is expected to
 // load its part. held is what the node held when it joined, nil if it has been assigned another plan since.

@@ -60,7 +60,7 @@ func request(t *testing.T, c *cluster, filter string) (wait func() ([]assign.Bou
 // requestBy is request by a client.
 func requestBy(ctx context.Context, t *testing.T, c *cluster, by asked) (wait func() ([]assign.Bounds, error)) {
 	t.Helper()
-	v, err := c.view()
+	v, err := c.view(false)
 	if err != nil {
 		t.Fatal(err)
 	}

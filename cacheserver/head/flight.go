@@ -82,7 +82,7 @@ func (s *service) open(ctx context.Context, d *flight.FlightDescriptor) (protoco
 	if err != nil {
 		return request, nil, err
 	}
-	v, err := s.cluster.view()
+	v, err := s.cluster.view(request.Early && request.Filter == "")
 	return request.By(who), v, err
 }
 

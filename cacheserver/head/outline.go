@@ -133,21 +133,24 @@ func (p *tablePlan) setPart(i int, encoded, loaded []byte) error {
 		return fmt.Errorf("part %d of the plan: %d splits, want %d", i, len(splits), sum.Splits)
 	}
 	p.parts[i] = encoded
-	run := p.splits[p.runs[i].First:p.runs[i].End]
-	for j, s := range splits {
-		run[j] = newSplitState(s)
-	}
+	p.describe(i, splits)
 	if p.outline.Loaded != nil {
-		decodeLoaded(run, loaded, p.outline.Loaded[i])
+		decodeLoaded(p.splits[p.runs[i].First:p.runs[i].End], loaded, p.outline.Loaded[i])
 	}
 	return nil
 }
 
-func newSplitState(s source.Split) splitState {
-	if !s.Exact {
-		return splitState{exact: -1}
+// describe sets what is known of the splits of part i before they are loaded.
+func (p *tablePlan) describe(i int, splits []source.Split) {
+	for j, s := range splits {
+		state := splitState{exact: s.Rows}
+		if !s.Exact {
+			state.exact = -1
+			p.uncounted++
+		}
+		p.splits[p.runs[i].First+j] = state
+		p.sizes[i] += s.Bytes
 	}
-	return splitState{exact: s.Rows}
 }
 
 // restore returns the plan of an outline, without its parts.
@@ -168,7 +171,7 @@ func (o *outline) restore(of source.Source) (*tablePlan, error) {
 		p.runs[i] = assign.Range{First: end, End: end + part.Splits}
 		end += part.Splits
 	}
-	p.splits = make([]splitState, end)
+	p.splits, p.sizes = make([]splitState, end), make([]int64, len(o.Parts))
 	p.fingerprint, err = o.fingerprint()
 	return p, err
 }

@@ -31,6 +31,8 @@ type tablePlan struct {
 	outline     outline
 	parts       [][]byte       // encoded splits, by node
 	runs        []assign.Range // by node
+	sizes       []int64        // estimates of the splits' bytes in memory, by node
+	uncounted   int            // number of splits whose rows are not known before they are decoded
 	splits      []splitState   // protected by the cluster's mu, once the cluster has the plan
 
 	encodeSchema sync.Once
@@ -40,13 +42,12 @@ type tablePlan struct {
 // newPlan assigns the splits to the nodes and computes the fingerprints.
 func newPlan(planned *source.Plan, nodes int) (*tablePlan, error) {
 	p := &tablePlan{Plan: *planned, runs: DealSplits(planned.Splits, nodes), parts: make([][]byte, nodes), splits: make([]splitState, len(planned.Splits))}
-	for i, s := range planned.Splits {
-		p.splits[i] = newSplitState(s)
-	}
+	p.sizes = make([]int64, nodes)
 	p.Splits = nil
 	p.outline = outline{Pin: p.Version.Pin, Columns: p.Identity.Columns, Schema: p.schemaBytes(nil), Parts: make([]partSum, nodes)}
 	for i, run := range p.runs {
 		p.parts[i] = source.EncodeSplits(planned.Splits[run.First:run.End])
+		p.describe(i, planned.Splits[run.First:run.End])
 		p.outline.Parts[i] = partSum{Splits: run.Len(), Digest: digest(p.parts[i])}
 	}
 	rows, err := rowsFingerprint(p.Identity, planned.Splits)

@@ -74,7 +74,7 @@ func TestReasonsAreShort(t *testing.T) {
 			if s := c.status("t"); len(s.Reason) > protocol.MaxReason || !strings.Contains(s.Reason, tt.want) {
 				t.Errorf("a reason of %d bytes, want at most %d with %q: %.300s", len(s.Reason), protocol.MaxReason, tt.want, s.Reason)
 			}
-			_, err := c.view()
+			_, err := c.view(false)
 			if text := status.Convert(err).Message(); status.Code(err) != codes.Unavailable || len(text) > protocol.MaxReason+50 {
 				t.Errorf("%s with %d bytes, want Unavailable with about %d", status.Code(err), len(text), protocol.MaxReason)
 			}

@@ -28,6 +28,7 @@ func (c *state) report(table string) protocol.Status {
 	if c.data.plan != nil {
 		s.Snapshot = c.data.plan.dataset.Snapshot
 		s.Splits.Total = len(c.data.plan.splits)
+		s.Counted = c.data.plan.uncounted == 0
 	}
 	for i := range c.members {
 		n := c.nodeStatus(i)

@@ -20,6 +20,7 @@ type view struct {
 	filtered  int64      // rows for which the selection's filter is true; all rows without a filter
 	places    *places    // of filtered rows
 	nodes     []server
+	loaded    *float64 // share of the splits that are loaded; nil: all
 }
 
 // server is a data node that serves its rows.
@@ -54,18 +55,66 @@ type selection struct {
 	fingerprint string
 }
 
+// loading returns the view of a cache that has joined and whose rows are known, with the share that is loaded now.
+func (c *state) loading() (_ *view, err error) {
+	if c.data.early == nil {
+		if c.data.early, err = c.viewOf(c.expected); err != nil {
+			return nil, err
+		}
+	}
+	v, done := *c.data.early, 0
+	for i := range c.data.nodes {
+		done += c.data.nodes[i].count
+	}
+	loaded := float64(done) / float64(max(len(v.plan.splits), 1))
+	v.loaded = &loaded
+	return &v, nil
+}
+
+// joined reports whether all data nodes have joined, and load or have loaded their parts of the plan.
+func (c *state) joined() bool {
+	if c.data.plan == nil || c.data.failure != "" || c.stopping {
+		return false
+	}
+	for i := range c.members {
+		if s := c.node(i); s != protocol.NodeReady && s != protocol.NodeLoading {
+			return false
+		}
+	}
+	return true
+}
+
+// expected returns the rows of a node by the plan, and an estimate of their bytes by column.
+func (c *state) expected(node int) (rows int64, columnBytes []int64) {
+	p := c.data.plan
+	for _, s := range p.splits[p.runs[node].First:p.runs[node].End] {
+		rows += s.exact
+	}
+	columnBytes = make([]int64, p.Schema.NumFields())
+	for i := range columnBytes {
+		columnBytes[i] = p.sizes[node] / int64(len(columnBytes))
+	}
+	return rows, columnBytes
+}
+
 // serve returns the view of a ready cache.
 func (c *state) serve() (*view, error) {
+	return c.viewOf(func(node int) (int64, []int64) { return c.data.nodes[node].rows, c.data.nodes[node].columnBytes })
+}
+
+// viewOf returns the view of data nodes with the given rows and bytes by column.
+func (c *state) viewOf(held func(node int) (rows int64, columnBytes []int64)) (*view, error) {
 	v := &view{plan: c.data.plan, nodes: make([]server, len(c.members))}
 	counts := make([]int64, len(c.members))
 	for i := range c.members {
-		m, l := &c.members[i], &c.data.nodes[i]
-		v.nodes[i] = server{address: m.address, incarnation: m.incarnation, rows: l.rows, columnBytes: l.columnBytes}
-		for _, b := range l.columnBytes {
+		m := &c.members[i]
+		rows, columnBytes := held(i)
+		v.nodes[i] = server{address: m.address, incarnation: m.incarnation, rows: rows, columnBytes: columnBytes}
+		for _, b := range columnBytes {
 			v.nodes[i].bytes += b
 		}
-		counts[i] = l.rows
-		v.rows += l.rows
+		counts[i] = rows
+		v.rows += rows
 	}
 	v.filtered = v.rows
 	var err error

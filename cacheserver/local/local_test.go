@@ -55,6 +55,19 @@ func start(t *testing.T, metadata string, nodes int) *running {
 // startWith is start with a changed configuration.
 func startWith(t *testing.T, metadata string, nodes int, change func(*Config)) *running {
 	t.Helper()
+	r, cache := begin(t, metadata, nodes, change)
+	for cache.Head().Report().State != protocol.StateReady {
+		if s := cache.Head().Report(); s.State == protocol.StateFailed {
+			t.Fatal(s.Reason)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return r
+}
+
+// begin is startWith for a cache that need not load.
+func begin(t *testing.T, metadata string, nodes int, change func(*Config)) (*running, *Cache) {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -82,13 +95,7 @@ func startWith(t *testing.T, metadata string, nodes int, change func(*Config)) *
 	}
 	t.Cleanup(r.stop)
 	r.head = r.dial(listener.Addr().String())
-	for cache.Head().Report().State != protocol.StateReady {
-		if s := cache.Head().Report(); s.State == protocol.StateFailed {
-			t.Fatal(s.Reason)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	return r
+	return r, cache
 }
 
 func (r *running) dial(address string) flight.Client {

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -36,6 +37,7 @@ type assignment struct {
 	calls    *serve.Calls
 	indexes  *index.Set
 	progress load.Progress
+	early    *load.Early
 	stopped  context.Context    // of loading, and of making indexes; canceled by close
 	cancel   context.CancelFunc // of stopped
 	ended    chan struct{}      // closed when loading has ended
@@ -44,6 +46,8 @@ type assignment struct {
 	layout *rows.Layout
 	rows   *rows.Rows
 	err    error
+
+	waiting atomic.Int64 // calls that were lent rows before they were all loaded
 
 	mu      sync.Mutex
 	outline []byte       // of the whole plan, for the head
@@ -61,7 +65,7 @@ func (n *Node) startAssignment(ctx context.Context, spec peer.Assign, old *assig
 	a := &assignment{
 		spec: spec, outline: spec.Outline, ready: spec.Ready, kept: map[int]kept{n.cfg.Index: {splits: spec.Part}}, store: n.cfg.Store, arena: rows.NewArena(n.cfg.Budget),
 		calls: serve.NewCalls(ctx), indexes: index.New(ctx, n.cfg.Budget, n.cfg.FilterMemory, n.cfg.Work, n.cfg.Metrics),
-		stopped: ctx, cancel: cancel, ended: make(chan struct{}),
+		early: load.NewEarly(spec.Splits), stopped: ctx, cancel: cancel, ended: make(chan struct{}),
 	}
 	go func() {
 		defer close(a.ended)
@@ -88,7 +92,15 @@ func (a *assignment) load(ctx context.Context, n *Node, old *assignment) {
 		a.replace(ctx, old)
 		wait.End()
 	}
-	a.layout, a.rows, a.err = load.Run(ctx, &load.Config{Config: n.cfg.Config, Workers: n.cfg.Workers, Limiter: n.cfg.Decoding}, a.spec, a.arena, &a.progress)
+	a.layout, a.rows, a.err = load.Run(ctx, &load.Config{Config: n.cfg.Config, Workers: n.cfg.Workers, Limiter: n.cfg.Decoding}, a.spec, a.arena, &a.progress, a.early)
+	switch {
+	case a.err == nil:
+		a.early.End(a.rows, nil)
+	case ctx.Err() == nil:
+		a.early.End(nil, cacheFailed(fmt.Sprintf("data node %d (%s): %v", n.cfg.Index, n.cfg.Advertise, a.err)))
+	default:
+		a.early.End(nil, errReleased)
+	}
 	_, free := tracing.Child(ctx, "free memory")
 	defer free.End()
 	n.cfg.Store.Idle()   // its connections are not needed any more
@@ -218,14 +230,15 @@ func (a *assignment) close() {
 // lend returns the rows of a ticket for this assignment, for use by one call.
 func (a *assignment) lend(ticket protocol.Ticket) (l serve.Lent, err error) {
 	rows := a.loaded()
+	if rows == nil && ticket.Early {
+		return a.lendEarly(ticket)
+	}
 	if rows == nil {
 		return l, status.Errorf(codes.Unavailable, "data node %d is still loading", ticket.Node)
 	}
-	columns := a.layout.All()
-	if ticket.Columns != nil {
-		if columns, err = a.layout.Project(ticket.Columns); err != nil {
-			return l, status.Errorf(codes.FailedPrecondition, "ticket: columns: %v", err)
-		}
+	columns, err := project(a.layout, ticket)
+	if err != nil {
+		return l, err
 	}
 	held, index, endIndex := rows.Len(), (*pick.Index)(nil), func() {}
 	if ticket.Filter != "" {

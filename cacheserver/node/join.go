@@ -201,13 +201,13 @@ func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 		}
 	case m.Abort != nil:
 		if m.Abort.Final {
-			n.giveUp(m.Abort.Reason)
+			n.giveUp(m.Abort.Reason, errReleased)
 			return fmt.Errorf("%w: %s", errUnwanted, m.Abort.Reason)
 		}
 		n.cfg.Log.Error("the cache failed", "reason", m.Abort.Reason)
 		r.start(nil)
 		if a := n.current(); a == nil || a.spec.Plan == m.Abort.Plan {
-			n.giveUp(m.Abort.Reason)
+			n.giveUp(m.Abort.Reason, cacheFailed(m.Abort.Reason))
 			return nil
 		}
 		n.setJoined(false, m.Abort.Reason) // the rows are of another plan, which a head may use later

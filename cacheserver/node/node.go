@@ -100,7 +100,7 @@ func (n *Node) Start(ctx context.Context) error {
 		Memory: n.server.Memory(), Status: n, Page: &pageSource{node: n}, Tasks: []func(context.Context) error{n.keepJoined},
 		Register: func(r grpc.ServiceRegistrar) { transport.RegisterFlight(r, n.server.Flight(n.Status)) },
 	})
-	n.giveUp("stopped")
+	n.giveUp("stopped", errReleased)
 	return err
 }
 
@@ -131,13 +131,14 @@ func (n *Node) accept(ctx context.Context, spec peer.Assign) *assignment {
 	return a
 }
 
-// giveUp drops the node's rows; running streams keep their memory until they end.
-func (n *Node) giveUp(reason string) {
+// giveUp drops the node's rows; running streams keep their memory until they end. Those that wait for rows end with early.
+func (n *Node) giveUp(reason string, early error) {
 	n.mu.Lock()
 	a := n.assigned
 	n.assigned, n.failure = nil, reason
 	n.mu.Unlock()
 	if a != nil {
+		a.early.End(nil, early)
 		a.close()
 		debug.FreeOSMemory()
 		n.cfg.Budget.LimitHeap(0)
@@ -145,17 +146,36 @@ func (n *Node) giveUp(reason string) {
 }
 
 // admit checks a ticket and returns the rows that it is for.
-func (n *Node) admit(sealed []byte) (serve.Lent, error) {
+func (n *Node) admit(ctx context.Context, sealed []byte) (serve.Lent, error) {
+	for {
+		lent, opened, err := n.tryAdmit(sealed)
+		if opened == nil {
+			return lent, err
+		}
+		select {
+		case <-opened:
+		case <-ctx.Done():
+			return serve.Lent{}, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// tryAdmit is admit, but where the call must wait until it is known what the rows look like, it returns a channel that is closed then.
+func (n *Node) tryAdmit(sealed []byte) (l serve.Lent, opened <-chan struct{}, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.emptyLocked(); err != nil {
-		return serve.Lent{}, err
+		return l, nil, err
 	}
 	ticket, err := n.sealer.Open(sealed, time.Now())
 	if err != nil {
-		return serve.Lent{}, err
+		return l, nil, err
 	}
-	return n.lendLocked(ticket)
+	if early := n.assigned.early; ticket.Early && !early.IsOpen() {
+		return l, early.Opened(), nil
+	}
+	l, err = n.lendLocked(ticket)
+	return l, nil, err
 }
 
 // lend lends the rows of a ticket that comes from the head itself.

@@ -30,6 +30,7 @@ type InfoMetadata struct {
 
 	Filtered  *int64     `json:"filtered_rows,omitempty"` // the number of filtered rows; nil if the request has no selection
 	Selection *Selection `json:"selection,omitempty"`     // of the request; nil if it has none
+	Loaded    *float64   `json:"loaded,omitempty"`        // share of the splits that are loaded, of an early answer; otherwise nil
 }
 
 // Encode returns the metadata as JSON. nodes is the JSON of Nodes, which must be nil.
@@ -53,4 +54,6 @@ type BatchMetadata struct {
 	// Busy is the time in microseconds that the data node worked since the previous message of the stream or, for the first one,
 	// since the request. Time spent waiting for the client to receive messages or to send requests is not included.
 	Busy int64 `json:"busy_us"`
+	// Load is the time in microseconds that an early stream waited for the load since the previous message.
+	Load int64 `json:"load_us,omitempty"`
 }

@@ -56,6 +56,7 @@ type Request struct {
 	Split   *epoch.Split // the part of the filtered rows to use; nil: all of them
 	Job     string       // the job that reads, see ValidJob; "" if the request names none
 	Claimed string       // the job that the request names, where Job is the reader's
+	Early   bool         // whether the answer may come while the cache loads
 
 	Reader *identity.Identity // who asks; nil: that is not known
 }
@@ -128,7 +129,7 @@ func shard(index, total uint64) (Request, error) {
 
 // common and sequence list fields of commands in the order in which messages name them.
 var (
-	common   = []string{"v", "kind", "columns", "filter", "split", "job"}
+	common   = []string{"v", "kind", "columns", "filter", "split", "job", "early"}
 	sequence = []string{"seed", "epoch", "shuffle", "clump", "window", "global_batch", "tail", "rank", "world", "worker", "workers", "start_step"}
 )
 
@@ -156,6 +157,7 @@ type body struct {
 	Filter  string                     `json:"filter"`
 	Split   map[string]json.RawMessage `json:"split"`
 	Job     *string                    `json:"job"`
+	Early   bool                       `json:"early"`
 
 	Index uint64 `json:"index"`
 	Total uint64 `json:"total"`
@@ -254,7 +256,7 @@ func (c *body) request(kind Kind) (r Request, err error) {
 			return Request{}, err
 		}
 	}
-	r.Kind, r.Columns = kind, c.Columns
+	r.Kind, r.Columns, r.Early = kind, c.Columns, c.Early
 	if err := checkColumns(c.Columns); err != nil {
 		return Request{}, err
 	}

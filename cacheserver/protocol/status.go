@@ -12,6 +12,7 @@ type Status struct {
 	Rows     int64        `json:"rows"`  // in memory
 	Bytes    int64        `json:"bytes"` // Arrow data in memory
 	Splits   SplitStatus  `json:"splits"`
+	Counted  bool         `json:"counted"` // the rows of all splits are known before these are loaded
 	Nodes    []NodeStatus `json:"nodes"`
 	Readers  []Reader     `json:"readers,omitempty"` // at most MaxReaders
 

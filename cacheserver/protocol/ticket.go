@@ -37,6 +37,7 @@ type Ticket struct {
 	Filter      string        `json:"f,omitempty"` // id of the filter; empty: the filtered rows are all rows
 	Split       *epoch.Split  `json:"p,omitempty"` // nil: the rows of the selection are the filtered rows
 	Filtered    int64         `json:"q,omitempty"` // with Split: the number of filtered rows of all nodes
+	Early       bool          `json:"y,omitempty"` // the data node may still be loading: the call waits for rows
 
 	Reader *identity.Identity `json:"w,omitempty"` // who asked the head; nil: that is not known
 }

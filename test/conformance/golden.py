@@ -165,6 +165,8 @@ def descriptors() -> list[Case]:
         good("epoch with windows, lanes", _EPOCH, window=2**62 - 1, order=2, global_batch=64),
         bad("epoch, window of 2^62", "window = 4611686018427387904", _EPOCH, window=2**62),
         bad("epoch, negative window", "window", _EPOCH, window=-1),
+        *[good(f"{c['kind']}, early", c, early=True) for c in (_SHARD, _EPOCH, {"v": 1, "kind": "take"}, _MIX)],
+        bad("shard, early as text", "early", _SHARD, early="yes"),
         bad("shard with windows", "window", _SHARD, window=2),
         good("mix with windows", _MIX, window=2),
         *jobs(),
@@ -408,6 +410,8 @@ def metadata() -> list[Case]:
         {"name": "answer with a filter", "metadata": {**answer, "dataset": {**dataset, "filter": text}}},
         {"name": "endpoint", "metadata": {"node": 1}},
         {"name": "batch", "metadata": {"busy_us": 1042}},
+        {"name": "answer while loading", "metadata": {**answer, "loaded": 0.375}},
+        {"name": "batch that waited for the load", "metadata": {"busy_us": 1042, "load_us": 250000}},
     ]
 
 

@@ -38,6 +38,7 @@ type load struct {
 	spec     peer.Assign
 	arena    *rows.Arena
 	progress *Progress
+	early    *Early
 
 	differences atomic.Int64 // numbers of the dataset that differ from its rows
 
@@ -49,9 +50,9 @@ type load struct {
 	estimated atomic.Int64 // sum of the estimates of the splits that are loaded
 }
 
-// Run opens the assigned version and loads all splits into the arena. It records its progress.
-func Run(ctx context.Context, cfg *Config, spec peer.Assign, arena *rows.Arena, progress *Progress) (*rows.Layout, *rows.Rows, error) {
-	l := &load{Config: cfg, spec: spec, arena: arena, progress: progress, sealed: make([]rows.Sealed, spec.Splits)}
+// Run opens the assigned version and loads all splits into the arena. It records its progress, and in early what is loaded.
+func Run(ctx context.Context, cfg *Config, spec peer.Assign, arena *rows.Arena, progress *Progress, early *Early) (*rows.Layout, *rows.Rows, error) {
+	l := &load{Config: cfg, spec: spec, arena: arena, progress: progress, early: early, sealed: make([]rows.Sealed, spec.Splits)}
 	var err error
 	if l.splits, err = source.DecodeSplits(spec.Part); err != nil {
 		return nil, nil, err
@@ -72,6 +73,7 @@ func Run(ctx context.Context, cfg *Config, spec peer.Assign, arena *rows.Arena, 
 	if l.layout, err = rows.NewLayout(l.dataset.Schema()); err != nil {
 		return nil, nil, err
 	}
+	early.open(l.layout, l.splits)
 	if err := l.loadAll(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -90,10 +92,9 @@ func (l *load) loadAll(ctx context.Context) error {
 	}
 	defer l.Limiter.load()()
 	group, ctx := errgroup.WithContext(ctx)
-	var next atomic.Int64
 	for range min(2*l.Workers, len(l.splits)) {
 		group.Go(func() error {
-			for i := int(next.Add(1) - 1); i < len(l.splits); i = int(next.Add(1) - 1) {
+			for i, ok := l.early.demand.start(); ok; i, ok = l.early.demand.start() {
 				if err := l.retry(ctx, i, func() error { return l.loadSplit(ctx, i) }); err != nil {
 					return err
 				}
@@ -255,6 +256,7 @@ func (l *load) keep(index int, sealed rows.Sealed) {
 	l.Metrics.DecodedRows.Add(float64(sealed.Rows))
 	l.Metrics.SplitsLoaded.Inc()
 	l.sealed[index] = sealed
+	l.early.add(index, sealed)
 	l.progress.add(peer.SplitDone{
 		Split: l.spec.First + index, Rows: sealed.Rows, Bytes: sealed.Bytes, Hash: sealed.Hash[:],
 	})

@@ -38,11 +38,11 @@ const (
 func (s *sender) epoch(length int64) error {
 	most := min(mostBytes, s.most)
 	length = min(length, most/16*15)
-	walk, err := s.walk()
+	walk, err := s.announce()
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "ticket: %v", err)
 	}
-	every := s.cuts(s.Rows.MeanBytes(s.Columns), length, most)
+	every, early := s.cutsNow(length, most), s.Early != nil
 	var runs []rows.Run // of this node, not sent yet
 	var rows int        // number of rows in runs
 	for left := every.positions; ; {
@@ -70,6 +70,9 @@ func (s *sender) epoch(length int64) error {
 				return err
 			}
 			unsent, rows = rest, rows-message.Rows
+		}
+		if early && s.Early == nil { // all rows are loaded now
+			every, early = s.cutsNow(length, most), false
 		}
 		if passed == 0 {
 			return nil

@@ -28,7 +28,7 @@ type service struct {
 
 // call runs handler with the rows of a ticket.
 func (s *service) call(ctx context.Context, ticket []byte, handler func(Lent) error) error {
-	lent, err := s.server.cfg.Admit(ticket)
+	lent, err := s.server.cfg.Admit(ctx, ticket)
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServe
 			return err
 		}
 		return s.server.answer(lent, stream, func(out *sender) error {
-			if lent.Ticket.Kind == protocol.Shard && lent.Ticket.Split == nil && lent.Index == nil {
+			if lent.Ticket.Kind == protocol.Shard && lent.Ticket.Split == nil && lent.Index == nil && lent.Early == nil {
 				return out.shard()
 			}
 			return out.epoch(length)

@@ -5,6 +5,7 @@
 package serve
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 
@@ -25,12 +26,23 @@ type Config struct {
 	Turns       *fair.Queue   // of the streams of this process
 	SendTimeout time.Duration // time for a client to read a message before its stream is ended
 	// Admit verifies a sealed ticket and lends the rows that it names. Its errors are gRPC statuses.
-	Admit func(ticket []byte) (Lent, error)
+	Admit func(ctx context.Context, ticket []byte) (Lent, error)
+}
+
+// Early has rows of a data node that still loads.
+type Early interface {
+	// Want says that a stream needs rows at a position of its sequence.
+	Want(run rows.Run, position uint64)
+	// Rows waits until the rows of runs are loaded. It returns rows with those, which the caller releases, and the runs as these number
+	// them. all says that they are all rows, in their final numbers. An error is a status.
+	Rows(ctx context.Context, runs []rows.Run) (in *rows.Rows, found []rows.Run, all bool, err error)
 }
 
 // Lent is the rows of a ticket in use by one call, which must call Done once.
 type Lent struct {
-	Rows    *rows.Rows
+	Rows    *rows.Rows       // nil while they are loaded
+	Early   Early            // in their place
+	Mean    int64            // with Early: an estimate of the bytes of a row
 	Columns *rows.Projection // the ticket's
 	Index   *pick.Index      // of the ticket's filter; nil: without one
 	Ticket  protocol.Ticket

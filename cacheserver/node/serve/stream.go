@@ -31,11 +31,12 @@ type sender struct {
 	turn      *fair.Stream
 	observers observers
 	memory    *rows.Allowance
-	most      int64        // maximum bytes of a message, unless a single row is longer
-	begin     time.Time    // when the node started working on the next message
-	waiting   atomic.Int64 // since when the client has not read the message being sent, in Unix nanoseconds; 0: no message is being sent
-	shed      atomic.Bool  // it was ended to free memory for others
-	revoked   atomic.Bool  // it was ended since its reader may not read any more
+	most      int64         // maximum bytes of a message, unless a single row is longer
+	loading   time.Duration // that the next message has waited for the load
+	begin     time.Time     // when the node started working on the next message
+	waiting   atomic.Int64  // since when the client has not read the message being sent, in Unix nanoseconds; 0: no message is being sent
+	shed      atomic.Bool   // it was ended to free memory for others
+	revoked   atomic.Bool   // it was ended since its reader may not read any more
 }
 
 const (
@@ -51,6 +52,11 @@ const (
 // schema, and then send sends the rows.
 func (srv *Server) answer(lent Lent, stream grpc.ServerStream, send func(*sender) error) (err error) {
 	s := &sender{Lent: lent, stream: stream, server: srv, begin: time.Now()}
+	defer func() {
+		if lent.Early != nil && s.Rows != nil {
+			s.Rows.Release() // loaded meanwhile
+		}
+	}()
 	job := jobOf(stream.Context(), lent.Ticket)
 	if err := s.joinJob(job); err != nil {
 		return err
@@ -108,7 +114,7 @@ func refusal(err error, format string, args ...any) error {
 // batch sends one record batch, with the time that the node worked on it.
 func (s *sender) batch(m rows.Message) error {
 	busy := time.Since(s.begin)
-	metadata, err := json.Marshal(protocol.BatchMetadata{Busy: busy.Microseconds()})
+	metadata, err := json.Marshal(protocol.BatchMetadata{Busy: busy.Microseconds(), Load: s.loading.Microseconds()})
 	if err != nil {
 		m.Release()
 		return status.Errorf(codes.Internal, "encode metadata: %v", err)
@@ -116,7 +122,7 @@ func (s *sender) batch(m rows.Message) error {
 	if err := s.frame(protocol.NewFrame(m.Header, metadata, m.Body, m.BodyLen, m.Release), sent{rows: int64(m.Rows), work: busy}); err != nil {
 		return err
 	}
-	s.begin = time.Now()
+	s.begin, s.loading = time.Now(), 0
 	return nil
 }
 
@@ -186,10 +192,18 @@ func (s *sender) make(work func() error) error {
 
 // gather makes a message of rows like Gather, waiting until there is memory for it.
 func (s *sender) gather(runs []rows.Run, count, most int) (message rows.Message, left []rows.Run, err error) {
+	in, found, done, err := s.await(runs, count)
+	if err != nil {
+		return message, nil, err
+	}
+	defer done()
 	err = s.make(func() (err error) {
-		message, left, err = s.Rows.Gather(s.Columns, runs, count, most)
+		message, left, err = in.Gather(s.Columns, found, count, most)
 		return err
 	})
+	if s.Early != nil && err == nil {
+		left = withoutRows(runs, message.Rows)
+	}
 	return message, left, err
 }
 

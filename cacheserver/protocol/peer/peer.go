@@ -19,7 +19,7 @@ import (
 
 // Version is the version of this protocol, which the fields of tickets are part of: a node that did not know a ticket's field would send
 // other rows. Head and nodes must speak the same.
-const Version = 6
+const Version = 7
 
 // HeartbeatEvery is the interval at which a node sends Progress, even if there is none.
 const HeartbeatEvery = 500 * time.Millisecond

@@ -21,7 +21,7 @@ import pyarrow.flight as fl
 from kubeflow_datacache import fork, h2, services
 from kubeflow_datacache.arguments import check_int, check_seconds
 from kubeflow_datacache.client import Closable
-from kubeflow_datacache.codes import CALL_ERRORS, code_of, reason_of
+from kubeflow_datacache.codes import CALL_ERRORS, code_of, permanent_error, reason_of
 from kubeflow_datacache.credentials import CredentialOptions, Credentials
 from kubeflow_datacache.errors import DataCacheError, DatasetChangedError, RefusedError
 from kubeflow_datacache.fetch.exchange import REQUEST, Exchange, GrpcExchange
@@ -239,28 +239,31 @@ class DataCache(Readable):
         asked = {"ranks": check_int("ranks", ranks, 1), "rate": round(rate)}
         return json.loads(self._try(lambda: self._action("sizing", json.dumps(asked).encode()), None))
 
-    def wait(self, *, progress: bool = False) -> dict[str, Any]:
+    def wait(self, *, progress: bool = False, early: bool = False) -> dict[str, Any]:
         """Waits until the cache is loaded and returns its status. Readers also wait on their own, but show no progress.
 
+        early: only until rows can be read, which may be before all are loaded.
         progress: whether to show the loaded splits and rows on standard error, with tqdm's bar in a terminal or
         notebook, and in a log as one line every ten seconds. Raises CacheFailedError if the load fails, and
         UnreachableError if no more rows are loaded for retry_seconds.
         """
-        return dict(wait_ready(self.status, self.retry_seconds, progress=progress))
+        return dict(wait_ready(self.status, self.retry_seconds, progress=progress, early=early))
 
     def get_flight_info(
         self, request: Mapping[str, Any], stop: Stop | None = None, attempts: Attempts | None = None
     ) -> FlightInfo:
         """Calls GetFlightInfo with a CMD descriptor (docs/contract.md). Retries while the cache loads or restarts.
 
+        If the cache knows its rows before they are loaded, it is answered then, unless the request has "early": False.
         Setting `stop` ends the retries. attempts: those of an operation that this call is part of. The request is for
         the job of TRAIN_JOB_NAME, unless it names another.
         """
-        descriptor = fl.FlightDescriptor.for_command(_command(request))
+        asked = dict(request)
+        early = asked.pop("early", True)
 
         def call() -> fl.FlightInfo:
             try:
-                return self._call_get_flight_info(descriptor, stop)
+                return self._ask(asked, stop, early=early)
             except CALL_ERRORS as error:
                 if code_of(error) == "FAILED_PRECONDITION":  # another table than the one of the mixture's part
                     raise DatasetChangedError(f"the cache at {self.endpoint}: {reason_of(error)}") from error
@@ -351,7 +354,22 @@ class DataCache(Readable):
             return by_grpc()
         return h2.Reader(self.endpoint, ticket, window=_PACKS_WINDOW, credentials=self._credentials, other=by_grpc)
 
-    def _call_get_flight_info(self, descriptor: fl.FlightDescriptor, stop: Stop | None) -> fl.FlightInfo:
+    def _ask(self, asked: Mapping[str, Any], stop: Stop | None, *, early: bool) -> fl.FlightInfo:
+        """The answer of a cache that is ready or, if it may be early, of one that loads and knows its rows."""
+        try:
+            return self._call_get_flight_info(asked, stop)
+        except CALL_ERRORS as error:
+            if not early or code_of(error) != "UNAVAILABLE" or permanent_error(error) is not None:
+                raise
+            try:
+                return self._call_get_flight_info({**asked, "early": True}, stop)
+            except CALL_ERRORS as second:
+                if code_of(second) != "INVALID_ARGUMENT":
+                    raise
+                raise error from second  # an older head, which knows no early answers
+
+    def _call_get_flight_info(self, asked: Mapping[str, Any], stop: Stop | None) -> fl.FlightInfo:
+        descriptor = fl.FlightDescriptor.for_command(_command(asked))
         if self._by_grpc(self.endpoint):
             return self.connect(self.endpoint).get_flight_info(descriptor, self._options())
         call = h2.UnaryCall(self.endpoint, self._credentials)

@@ -72,8 +72,9 @@ class Source(Protocol):
         """Returns the column names as a list. Raises ColumnError for a column that the cache does not serve."""
         ...
 
-    def wait(self, *, progress: bool = False) -> Mapping[str, Any]:
-        """Waits until the cache is loaded. progress: whether to show the load's progress."""
+    def wait(self, *, progress: bool = False, early: bool = False) -> Mapping[str, Any]:
+        """Waits until the cache is loaded, or with early until its rows can be read. progress: whether to show the
+        load's progress."""
         ...
 
     def register(self, reader: Closable) -> None:

@@ -74,7 +74,7 @@ class Loader:
             cache = cache.select(filter=own["filter"], split=own["split"])
         self._cache = cache
         if own["progress"] and (own["world"] or World.detect()).rank == own["worker"] == 0:
-            cache.wait(progress=True)
+            cache.wait(progress=True, early=own["early"])
         self._columns = None if own["columns"] is None else cache.check_columns(own["columns"])
         self._check_casts(cache, own)
         self._dataset: Dataset = cache.dataset
@@ -460,7 +460,7 @@ class Loader:
     @functools.cached_property
     def _sources(self) -> list[TakeSource]:
         """Where rows can be requested by number: one source; of a mixture, one for each part."""
-        return [TakeSource(cast("StreamClient", self._cache), self._columns, self._dataset)]
+        return [TakeSource(cast("StreamClient", self._cache), self._columns, self._dataset, self._options["early"])]
 
     def _takes(self, stop: Stop) -> bool:
         """Whether an epoch is read by row numbers, which costs less where there are many data nodes."""
@@ -489,6 +489,8 @@ class Loader:
             "worker": share.worker,
             "workers": share.workers,
         }
+        if not self._options["early"]:
+            request["early"] = False
         if order.window:
             request["window"] = order.window
         if order.order != 1:

@@ -124,9 +124,9 @@ class Mixture:
             names = cache.check_columns(columns)
         return names
 
-    def wait(self, *, progress: bool = False) -> Mapping[str, Any]:
+    def wait(self, *, progress: bool = False, early: bool = False) -> Mapping[str, Any]:
         """Waits until the caches of all parts are loaded; returns their statuses by name. See DataCache.wait."""
-        return {name: cache.wait(progress=progress) for name, cache in self._caches.items()}
+        return {name: cache.wait(progress=progress, early=early) for name, cache in self._caches.items()}
 
     def select(self, *, filter: str | None = None, split: Split | None = None) -> Mixture:
         """Raises ValueError: parts are selected one by one."""
@@ -177,7 +177,7 @@ class MixLoader(Loader):
     @functools.cached_property
     def _sources(self) -> list[TakeSource]:
         parts = zip(self._mixture.caches.values(), self._datasets.values(), strict=True)
-        return [TakeSource(cache, self._columns, dataset) for cache, dataset in parts]
+        return [TakeSource(cache, self._columns, dataset, self._options["early"]) for cache, dataset in parts]
 
     def _order_of(self, own: Mapping[str, Any]) -> Mix:
         if own["order"] != 1:

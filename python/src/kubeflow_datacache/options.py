@@ -71,6 +71,9 @@ class LoaderOptions(TypedDict, total=False):
     first starts a process that reads, and all copy the rows from its shared memory, whose pages count as memory of the
     container and not as files in /dev/shm. "auto" does so where World says that there are such ranks, and reads alone
     if anything fails, with the same rows; "require" raises DataCacheError instead. "off" reads alone.
+    early: whether to read while the cache still loads, if it knows then how many rows each data node will have: the
+    rows are the same in the same order, and batches come as soon as their rows are loaded. Then a load that fails ends
+    the iteration with CacheFailedError; a state saved before stays valid. False waits until all rows are loaded.
     world: this rank among all ranks. None: World.detect() at the start of each iteration, so a
     loader may be created before init_process_group. worker, workers: read only every workers-th step, starting at step
     `worker`; for several readers in one rank. progress: whether worker 0 of rank 0 shows the progress of the cache's
@@ -96,6 +99,7 @@ class LoaderOptions(TypedDict, total=False):
     ragged: Ragged
     cast: Mapping[str, str] | None
     host: Host
+    early: bool
     world: World | None
     worker: int
     workers: int
@@ -120,6 +124,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "ragged": "error",
     "cast": None,
     "host": "off",
+    "early": True,
     "world": None,
     "worker": 0,
     "workers": 1,
@@ -171,7 +176,7 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     own["prefetch_bytes"] = check_int("prefetch_bytes", own["prefetch_bytes"], 1)
     own["workers"] = check_int("workers", own["workers"], 1, LIMIT)
     own["worker"] = check_int("worker", own["worker"], 0, own["workers"], "workers")
-    for name in ("shuffle", "progress"):
+    for name in ("shuffle", "early", "progress"):
         own[name] = check_bool(name, own[name])
     if not isinstance(own["tail"], str) or own["tail"] not in get_args(Tail):
         raise ValueError(f'tail = {own["tail"]!r}: want "drop", "keep" or "pad"')

@@ -193,9 +193,9 @@ class Selection(Readable):
             own["split"] = self.split.request()
         return own
 
-    def wait(self, *, progress: bool = False) -> Mapping[str, Any]:
+    def wait(self, *, progress: bool = False, early: bool = False) -> Mapping[str, Any]:
         """Waits until the cache is loaded and returns its status. See DataCache.wait."""
-        return self._cache.wait(progress=progress)
+        return self._cache.wait(progress=progress, early=early)
 
     def register(self, reader: Closable) -> None:
         """Registers a reader that closing the cache will close."""

@@ -51,9 +51,11 @@ class TakeSource:
     Not safe for concurrent use.
     """
 
-    def __init__(self, cache: StreamClient, columns: list[str] | None, dataset: Dataset) -> None:
+    def __init__(self, cache: StreamClient, columns: list[str] | None, dataset: Dataset, early: bool = True) -> None:
         self.cache, self._dataset = cache, dataset
         self._request: dict[str, Any] = {"kind": "take"} if columns is None else {"kind": "take", "columns": columns}
+        if not early:  # only when all rows are loaded
+            self._request["early"] = False
         self._info: FlightInfo | None = None
 
     def info(self, stop: Stop) -> FlightInfo:

@@ -18,15 +18,17 @@ _ASK_SECONDS: Final = 0.5
 _SAY_SECONDS: Final = 10.0  # between two log lines
 
 
-def wait_ready(ask: Callable[[], Mapping[str, Any]], seconds: float, *, progress: bool) -> Mapping[str, Any]:
-    """Polls the status until the cache is Ready, and returns that status.
+def wait_ready(
+    ask: Callable[[], Mapping[str, Any]], seconds: float, *, progress: bool, early: bool = False
+) -> Mapping[str, Any]:
+    """Polls the status until the cache is Ready, and returns that status. early: only until rows can be read.
 
     Raises CacheFailedError if the load fails, and UnreachableError if no more rows are loaded for `seconds`. progress:
     whether to show the progress, as a bar or in a log as a line from time to time.
     """
     with contextlib.closing(LoadProgress()) if progress else contextlib.nullcontext() as shown:
         done, since, pause = None, time.monotonic(), _ASK_SECONDS / 16
-        while (status := ask())["state"] != "Ready":
+        while (status := ask())["state"] != "Ready" and not (early and _serves_early(status)):
             if status["state"] == "Failed":
                 raise CacheFailedError(f"the cache failed: {status.get('reason', '')}: see its log, then start it anew")
             now = time.monotonic()
@@ -41,9 +43,14 @@ def wait_ready(ask: Callable[[], Mapping[str, Any]], seconds: float, *, progress
                 shown.update(status)
             time.sleep(min(pause, seconds))
             pause = min(2 * pause, _ASK_SECONDS)
-        if shown is not None:
+        if shown is not None and status["state"] == "Ready":
             shown.ready(status)
         return status
+
+
+def _serves_early(status: Mapping[str, Any]) -> bool:
+    """Whether a cache that is not Ready answers early requests."""
+    return bool(status.get("counted")) and all(node["state"] in ("Loading", "Ready") for node in status["nodes"])
 
 
 class LoadProgress:
