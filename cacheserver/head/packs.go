@@ -173,8 +173,8 @@ func (a *packsAnswer) add(w *window, step int, s epoch.Share) error {
 		}
 	}
 	need := int64(about.Pieces)*answerPiece + answerStep
-	if err := a.service.cfg.Budget.Clients().Extend(need); err != nil {
-		return status.Errorf(codes.ResourceExhausted, "packs: %v: ask again later, or give the head more memory", err)
+	if err := a.service.windows.reserve(need); err != nil {
+		return err
 	}
 	a.taken += need
 	a.about.Steps = append(a.about.Steps, about)

@@ -4,6 +4,7 @@
 package head
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"runtime"
@@ -32,26 +33,29 @@ const (
 	mostCounted = 256
 	// leastRead and mostRead are how many rows' lengths are read at a time.
 	leastRead, mostRead = 1 << 10, 1 << 17
+	// usualMean is the guess of the mean length before any was read.
+	usualMean = 512
 )
 
 // windows are the windows of packs that a head has planned, the last used of them. It is safe for concurrent use.
 type windows struct {
-	cluster *cluster
+	lengths func(ctx context.Context, v *view, r protocol.Request, column int, from, to uint64) (sequence, error)
+	count   func(ctx context.Context, v *view, column int, most int32) (long, error)
 	clients rows.Clients
 	working *semaphore.Weighted
 
 	mu    sync.Mutex
 	held  map[windowKey]*window
-	bytes int64   // of those in held
-	uses  int64   // counted
-	mean  float64 // length of the rows that were read last
+	used  *list.List // of the keys of those that are planned, the last used first
+	bytes int64      // of these
+	mean  float64    // length of the rows that were read last
 
 	counted map[countKey]long
 }
 
 func newWindows(c *cluster, clients rows.Clients) *windows {
 	most := min(mostPlanned, max(1, runtime.GOMAXPROCS(0)/2))
-	return &windows{cluster: c, clients: clients, working: semaphore.NewWeighted(int64(most)), held: map[windowKey]*window{}, mean: 1, counted: map[countKey]long{}}
+	return &windows{lengths: c.lengths, count: c.longRows, clients: clients, working: semaphore.NewWeighted(int64(most)), held: map[windowKey]*window{}, used: list.New(), mean: usualMean, counted: map[countKey]long{}}
 }
 
 // windowKey is what a window depends on.
@@ -91,7 +95,7 @@ func (p *windows) longRows(ctx context.Context, v *view, column int, most int32)
 		return found, status.FromContextError(err).Err()
 	}
 	defer p.working.Release(1)
-	found, err := p.cluster.longRows(ctx, v, column, most)
+	found, err := p.count(ctx, v, column, most)
 	if err != nil {
 		return found, err
 	}
@@ -109,7 +113,7 @@ type window struct {
 	ready chan struct{}
 	err   error
 	plan  *plan
-	used  int64 // protected by the mu of windows
+	use   *list.Element // in the list of used ones; nil before it is planned; protected by the mu of windows
 
 	mu    sync.Mutex
 	world uint64 // for which dealt is
@@ -168,14 +172,15 @@ func (p *windows) get(ctx context.Context, v *view, r protocol.Request, column i
 	key := windowKey{v.fingerprint(), r.Epoch, r.Packs.Law, column, position}
 	for {
 		p.mu.Lock()
-		p.uses++
 		w := p.held[key]
 		first := w == nil
 		if first {
 			w = &window{ready: make(chan struct{})}
 			p.held[key] = w
 		}
-		w.used = p.uses
+		if w.use != nil {
+			p.used.MoveToFront(w.use)
+		}
 		p.mu.Unlock()
 		if first {
 			made, err := p.make(ctx, v, r, column, position)
@@ -203,17 +208,39 @@ func (p *windows) keep(key windowKey, w *window, made *plan, err error) {
 		delete(p.held, key)
 		return
 	}
+	w.use = p.used.PushFront(key)
 	for p.bytes += made.size(); p.bytes > windowsMemory; {
-		var oldest windowKey
-		var last *window
-		for k, one := range p.held {
-			if one.plan != nil && (last == nil || one.used < last.used) {
-				oldest, last = k, one
-			}
+		p.dropLocked()
+	}
+}
+
+// dropLocked drops the window that was not used for the longest time; false: there is none.
+func (p *windows) dropLocked() bool {
+	last := p.used.Back()
+	if last == nil {
+		return false
+	}
+	oldest := p.used.Remove(last).(windowKey)
+	size := p.held[oldest].plan.size()
+	delete(p.held, oldest)
+	p.bytes -= size
+	p.clients.Release(size)
+	return true
+}
+
+// reserve reserves memory, for which it drops windows if need be.
+func (p *windows) reserve(bytes int64) error {
+	for {
+		err := p.clients.Extend(bytes)
+		if err == nil {
+			return nil
 		}
-		delete(p.held, oldest)
-		p.bytes -= last.plan.size()
-		p.clients.Release(last.plan.size())
+		p.mu.Lock()
+		dropped := p.dropLocked()
+		p.mu.Unlock()
+		if !dropped {
+			return status.Errorf(codes.ResourceExhausted, "packs: %v: ask again later, or give the head more memory", err)
+		}
 	}
 }
 
@@ -231,11 +258,11 @@ func (p *windows) make(ctx context.Context, v *view, r protocol.Request, column 
 		p.clients.Release(taken)
 	}()
 	reserve := func(bytes int64) error {
-		if err := p.clients.Extend(bytes); err != nil {
-			return status.Errorf(codes.ResourceExhausted, "packs: %v: ask again later, or give the head more memory", err)
+		err := p.reserve(bytes)
+		if err == nil {
+			taken += bytes
 		}
-		taken += bytes
-		return nil
+		return err
 	}
 	all, err := p.read(ctx, v, r, column, position, reserve)
 	if err != nil {
@@ -269,7 +296,7 @@ func (p *windows) read(ctx context.Context, v *view, r protocol.Request, column 
 		if err := reserve(int64(count) * rowBytes); err != nil {
 			return all, err
 		}
-		some, err := p.cluster.lengths(ctx, v, r, column, next, next+count)
+		some, err := p.lengths(ctx, v, r, column, next, next+count)
 		if err != nil {
 			return all, err
 		}

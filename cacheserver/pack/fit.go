@@ -8,8 +8,11 @@ import "math/bits"
 // fit puts pieces into packs: the longest first, into the cheapest pack if it has room; otherwise into the pack with the least room that fits,
 // and of these into the one that has had it for the shortest time.
 type fit struct {
-	law   Law
-	of    []int32 // the result: the pack of each piece
+	law    Law
+	pieces []Piece
+	sizes  []int32 // of the pieces, in tokens of packs
+	of     []int32 // the result: the pack of each piece
+
 	order []int32 // the pieces, longest first
 	count []int32 // of pieces by size; then where those of a size go in order
 	room  []int32 // of each pack
@@ -20,22 +23,26 @@ type fit struct {
 	packs         heap
 }
 
-func newFit(l Law, pieces int) *fit {
-	packs, tokens := l.packs(), int(l.Tokens)
-	return &fit{
-		law: l, of: make([]int32, pieces), order: make([]int32, pieces), count: make([]int32, tokens+1), last: make([]int32, tokens+1),
+func newFit(l Law, pieces []Piece) *fit {
+	packs, tokens, n := l.packs(), int(l.Tokens), len(pieces)
+	f := &fit{
+		law: l, pieces: pieces, sizes: make([]int32, n), of: make([]int32, n), order: make([]int32, n), count: make([]int32, tokens+1), last: make([]int32, tokens+1),
 		room: make([]int32, packs), before: make([]int32, packs), after: make([]int32, packs), rooms: newBitset(tokens + 1),
 		packs: heap{make([]uint64, packs), make([]int32, packs), make([]int32, packs)},
 	}
+	for i, p := range pieces {
+		f.sizes[i] = int32(l.round(int64(p.Length)))
+	}
+	return f
 }
 
-// fit reports whether pieces fit into a number of packs, and if they do, sets of.
-func (f *fit) fit(pieces []Piece, packs int) bool {
+// fit reports whether the first pieces fit into a number of packs, and if they do, sets of.
+func (f *fit) fit(pieces, packs int) bool {
 	f.begin(packs)
 	f.sort(pieces)
-	f.of = f.of[:len(pieces)]
+	f.of = f.of[:pieces]
 	for _, i := range f.order {
-		size := int32(f.law.round(int64(pieces[i].Length)))
+		size := f.sizes[i]
 		pack := f.packs.first()
 		if f.room[pack] < size {
 			room := f.rooms.next(int(size))
@@ -65,18 +72,18 @@ func (f *fit) begin(packs int) {
 }
 
 // sort sets order: by counting, which keeps the order of pieces of equal size.
-func (f *fit) sort(pieces []Piece) {
-	f.order = f.order[:len(pieces)]
+func (f *fit) sort(pieces int) {
+	f.order = f.order[:pieces]
 	clear(f.count)
-	for _, p := range pieces {
-		f.count[f.law.round(int64(p.Length))]++
+	for _, size := range f.sizes[:pieces] {
+		f.count[size]++
 	}
 	sum := int32(0)
 	for size := len(f.count) - 1; size >= 0; size-- {
 		f.count[size], sum = sum, sum+f.count[size]
 	}
-	for i, p := range pieces {
-		at := &f.count[f.law.round(int64(p.Length))]
+	for i, size := range f.sizes[:pieces] {
+		at := &f.count[size]
 		f.order[*at] = int32(i)
 		*at++
 	}

@@ -8,6 +8,7 @@ package pack
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
@@ -170,13 +171,13 @@ func (l Law) Pack(lengths []int32, seed, number, position uint64) (*Window, erro
 	if err := l.check(checked, held); err != nil {
 		return nil, err
 	}
-	count, pieces, of := l.fill(lengths, rows[:held], held == len(rows))
+	count, f := l.fill(lengths, rows[:held], held == len(rows))
 	used := len(lengths)
 	if count < len(rows) {
 		used = int(rows[count])
 	}
 	w := &Window{Rows: used, Counts: l.count(lengths[:used]), packs: int(l.Packs)}
-	l.order(w, pieces, of, seed, number, position)
+	l.order(w, f, seed, number, position)
 	return w, nil
 }
 
@@ -196,19 +197,19 @@ func (l Law) check(lengths []int32, held int) error {
 	return nil
 }
 
-// fill returns how many of the rows fit, their pieces, and the pack of each piece. all says that no rows follow.
-func (l Law) fill(lengths, rows []int32, all bool) (count int, pieces []Piece, of []int32) {
+// fill returns how many of the rows fit, and the packs of their pieces. all says that no rows follow.
+func (l Law) fill(lengths, rows []int32, all bool) (count int, f *fit) {
 	pieces, first := l.pieces(lengths, rows)
-	f := newFit(l, len(pieces))
+	f = newFit(l, pieces)
 	if all { // the fewest packs that hold them
 		var total int64
-		for _, p := range pieces {
-			total += l.round(int64(p.Length))
+		for _, size := range f.sizes {
+			total += int64(size)
 		}
 		least := int((total + int64(l.Tokens) - 1) / int64(l.Tokens))
 		for packs := max(1, least); packs <= l.packs(); packs++ {
-			if f.fit(pieces, packs) {
-				return len(rows), pieces, f.of
+			if f.fit(len(pieces), packs) {
+				return len(rows), f
 			}
 		}
 	}
@@ -218,8 +219,8 @@ func (l Law) fill(lengths, rows []int32, all bool) (count int, pieces []Piece, o
 	}
 	for less := 0; ; less = max(2*less, max(1, len(rows)/1024)) {
 		count = max(len(rows)-less, least)
-		if some := pieces[:first[count]]; f.fit(some, l.packs()) {
-			return count, some, f.of
+		if f.fit(int(first[count]), l.packs()) {
+			return count, f
 		}
 	}
 }
@@ -239,28 +240,31 @@ func (l Law) pieces(lengths, rows []int32) (pieces []Piece, first []int32) {
 	return pieces, first
 }
 
-// order puts pieces into w: their packs in the order of their first pieces, permuted.
-func (l Law) order(w *Window, pieces []Piece, of []int32, seed, number, position uint64) {
-	seen, packs := make(map[int32]int32), 0 // number of each pack in the order of first pieces
-	for _, pack := range of {
-		if _, ok := seen[pack]; !ok {
-			seen[pack] = int32(packs)
+// order puts the pieces of a fit into w: their packs in the order of their first pieces, permuted.
+func (l Law) order(w *Window, f *fit, seed, number, position uint64) {
+	slots, packs := slices.Repeat([]int32{-1}, l.packs()), int32(0) // of each pack: its number in the order of first pieces, and then its slot
+	for _, pack := range f.of {
+		if slots[pack] < 0 {
+			slots[pack] = packs
 			packs++
 		}
 	}
 	if packs == 0 {
 		return
 	}
+	order := make([]uint64, packs)
 	p := epoch.PackPermutation(uint64(packs), seed, number, position)
-	slots := make(map[int32]int32, packs)
-	for pack, i := range seen {
-		slots[pack] = int32(p.At(uint64(i)))
+	p.Fill(order, 0)
+	for pack, i := range slots {
+		if i >= 0 {
+			slots[pack] = int32(order[i])
+		}
 	}
-	w.Ends, w.Costs, w.Pieces = make([]int32, packs), make([]uint64, packs), make([]Piece, len(pieces))
-	for i, pack := range of {
+	w.Ends, w.Costs, w.Pieces = make([]int32, packs), make([]uint64, packs), make([]Piece, len(f.of))
+	for i, pack := range f.of {
 		slot := slots[pack]
 		w.Ends[slot]++
-		w.Costs[slot] += l.cost(l.round(int64(pieces[i].Length)))
+		w.Costs[slot] += l.cost(int64(f.sizes[i]))
 	}
 	next, sum := make([]int32, packs), int32(0)
 	for slot, n := range w.Ends {
@@ -268,9 +272,9 @@ func (l Law) order(w *Window, pieces []Piece, of []int32, seed, number, position
 		sum += n
 		w.Ends[slot] = sum
 	}
-	for i, pack := range of {
+	for i, pack := range f.of {
 		slot := slots[pack]
-		w.Pieces[next[slot]] = pieces[i]
+		w.Pieces[next[slot]] = f.pieces[i]
 		next[slot]++
 	}
 }
