@@ -578,6 +578,10 @@ bench-host: build venv ## Print what eight ranks of one host with the same rows 
 bench-take: build venv ## Print what a shuffled epoch from 1 to 250 data nodes costs as streams and by row numbers (about 5 min, 4 GB of memory).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/take.py --server $(SERVER) $(BENCH)
 
+.PHONY: bench-early
+bench-early: build venv ## Print how soon training starts while a cache loads 1,000 row groups from a slow store, in order, with windows and shuffled, beside bars (about 2 min).
+	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/early.py --server $(SERVER) $(BENCH)
+
 .PHONY: bench-pack
 bench-pack: build examples-venv ## Print how full and how equal packs of tokens are, which rows a resume loses, beside other packings, and what an epoch costs; draw docs/pictures/packs.svg (about 2 min).
 	@PYTHONPATH=python/src:test/conformance:test/bench:hack $(EXAMPLES) test/bench/pack.py --server $(SERVER) --picture docs/pictures/packs.svg $(BENCH)

@@ -60,6 +60,7 @@ type dataset struct {
 type load struct {
 	recalled    origin // of the plan that the node holds, while the head gathers it; noPlan if it does not
 	assigned    bool   // its part was sent to it
+	begun       bool   // it has reported to load its part
 	loaded      bool   // its part is in memory
 	rows        int64  // of all its splits, once it is loaded
 	reported    int64  // of the splits in done
@@ -84,7 +85,7 @@ func (d *dataset) loads(plan string) bool {
 // clients' checkpoints depend on it. conflict describes a mismatch in the rows of a split, err an invalid report.
 func (d *dataset) report(node int, p peer.Progress, now time.Time) (conflict string, err error) {
 	l := &d.nodes[node]
-	l.bytes, l.trouble = p.Bytes, p.Trouble
+	l.begun, l.bytes, l.trouble = true, p.Bytes, p.Trouble
 	if len(p.Done) > 0 {
 		d.progressed = now
 	}

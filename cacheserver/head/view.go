@@ -71,13 +71,13 @@ func (c *state) loading() (_ *view, err error) {
 	return &v, nil
 }
 
-// joined reports whether all data nodes have joined, and load or have loaded their parts of the plan.
+// joined reports whether all data nodes have joined, and said that they load their parts of the plan: before that, they know no tickets for it.
 func (c *state) joined() bool {
 	if c.data.plan == nil || c.data.failure != "" || c.stopping {
 		return false
 	}
 	for i := range c.members {
-		if s := c.node(i); s != protocol.NodeReady && s != protocol.NodeLoading {
+		if c.members[i].session == nil || !c.data.nodes[i].begun {
 			return false
 		}
 	}
