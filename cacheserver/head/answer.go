@@ -137,7 +137,7 @@ func (a *answer) add(node int, rows int64, t protocol.Ticket) {
 	t.Node, t.Bounds, t.Columns = node, a.view.places.bounds[node], a.columns
 	t.Early = a.view.loaded != nil
 	t.Job, t.Claimed, t.Reader = a.request.Job, a.request.Claimed, a.request.Reader
-	t.Dataset, t.Incarnation = a.view.plan.dataset.Fingerprint, a.view.nodes[node].incarnation
+	t.Dataset, t.Incarnation = a.view.key, a.view.nodes[node].incarnation
 	a.shares = append(a.shares, share{node: node, rows: rows, ticket: t})
 }
 

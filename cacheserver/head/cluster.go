@@ -28,6 +28,7 @@ type cluster struct {
 	mu sync.Mutex
 	state
 	filters filters
+	puts    *puts
 	trace   loadTrace
 
 	moved chan struct{} // wakes the gatherer of a plan: it has a value after a node has joined or left
@@ -87,6 +88,9 @@ func (c *cluster) apply(s *session, message peer.ToHead, now time.Time) error {
 		}
 		return nil
 	case message.Indexed != nil:
+		if served := c.puts.served[message.Indexed.Plan]; served != nil {
+			return served.filters.indexed(s, m.address, *message.Indexed, served.rows[s.index])
+		}
 		if !c.data.loads(message.Indexed.Plan) {
 			return nil
 		}
@@ -97,6 +101,9 @@ func (c *cluster) apply(s *session, message peer.ToHead, now time.Time) error {
 			delete(s.measured, message.Measured.ID)
 		}
 		return nil
+	case message.Staged != nil:
+		defer c.putsChangedLocked()
+		return c.puts.catalog.Staged(s.index, *message.Staged, now)
 	case message.Leaving != nil:
 		return errors.New(message.Leaving.Reason)
 	}
@@ -171,6 +178,8 @@ func (c *cluster) leave(s *session, reason string, now time.Time) (stopping bool
 func (c *cluster) loseLocked(index int, reason string, now time.Time) {
 	c.members[index].lose(reason, now)
 	c.filters.wake()
+	c.puts.catalog.Leave(index)
+	c.putsChangedLocked()
 	c.data.reset(index)
 	wake(c.moved)
 }
@@ -195,8 +204,8 @@ func (c *state) abort() peer.ToNode {
 }
 
 // tick closes the sessions of silent nodes, ends the evaluation of filters that nobody waits for, and fails a cache that has waited for
-// too long.
-func (c *cluster) tick(now time.Time) {
+// too long. It returns the names of puts that were given up.
+func (c *cluster) tick(now time.Time) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range c.members {
@@ -207,6 +216,10 @@ func (c *cluster) tick(now time.Time) {
 	}
 	c.checkLocked(now)
 	c.filters.cancel(c.members, c.data.plan, now)
+	for _, served := range c.puts.served {
+		served.filters.cancel(c.members, served.plan, now)
+	}
+	return c.expirePutsLocked(now)
 }
 
 // stop makes the cluster reject everything and ends all sessions.
@@ -232,7 +245,9 @@ func (c *cluster) endTrace(err error) {
 func (c *cluster) status(table string) protocol.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.report(table)
+	s := c.report(table)
+	s.Datasets = c.puts.catalog.List()
+	return s
 }
 
 // view returns the view of a ready cache or, if it may be early, of one that loads and whose rows are known; otherwise UNAVAILABLE with the
@@ -267,7 +282,8 @@ func (c *state) ready() (_ *view, err error) {
 // filtered waits until every node has the index of a filter over the rows of v, and returns v with the filtered rows and the index's id.
 func (c *cluster) filtered(ctx context.Context, v *view, by asked) (*view, string, error) {
 	c.mu.Lock()
-	f, err := c.filters.open(v.plan, len(v.nodes), by)
+	filters := c.filtersLocked(v.plan)
+	f, err := filters.open(v.plan, len(v.nodes), by)
 	c.mu.Unlock()
 	if err != nil {
 		return nil, "", err
@@ -280,7 +296,7 @@ func (c *cluster) filtered(ctx context.Context, v *view, by asked) (*view, strin
 	deadline := time.NewTimer(indexWait)
 	defer deadline.Stop()
 	for {
-		filtered, changed, err := c.askNodes(v.plan, f)
+		filtered, changed, err := c.askNodes(v, f)
 		if err != nil || changed == nil {
 			return filtered, f.id, err
 		}
@@ -298,20 +314,21 @@ func (c *cluster) filtered(ctx context.Context, v *view, by asked) (*view, strin
 
 // askNodes requests the index of a filter from the nodes that have none. It returns the cluster's view, which may have changed, with the
 // filtered rows once all nodes have it, and before that a channel that is closed when this may be so.
-func (c *cluster) askNodes(plan *tablePlan, f *filter) (v *view, changed <-chan struct{}, err error) {
+func (c *cluster) askNodes(of *view, f *filter) (v *view, changed <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if v, err = c.ready(); err != nil {
+	plan, filters := of.plan, c.filtersLocked(of.plan)
+	if v, err = c.currentLocked(of); err != nil {
 		return nil, nil, err
 	}
-	if v.plan != plan || c.filters.held[f.by.text] != f {
+	if v.plan != plan || filters.held[f.by.text] != f {
 		return nil, nil, status.Error(codes.Unavailable, "filter: the cache has changed its plan: ask again")
 	}
-	if err := c.filters.ask(c.members, plan, f); err != nil {
+	if err := filters.ask(c.members, plan, f); err != nil {
 		return nil, nil, err
 	}
 	if f.indexed(c.members) < len(f.nodes) {
-		return nil, c.filters.changed, nil
+		return nil, filters.changed, nil
 	}
 	places, err := f.located()
 	if err != nil {

@@ -29,6 +29,7 @@ func newCluster(t *testing.T, n int) *cluster {
 	return &cluster{
 		limits: limits{started: start, silence: 10 * time.Second, join: time.Minute, load: 10 * time.Minute}, salt: []byte("k"),
 		state: state{members: make(members, n), data: newDataset("q", n, start)},
+		puts:  newPuts(n),
 	}
 }
 

@@ -23,6 +23,9 @@ type Config struct {
 	// FilterComparisons is how many comparisons evaluating a filter may take on a data node: its terms times the node's rows. 0: 10^11.
 	FilterComparisons int64
 
+	// Puts lets clients put datasets.
+	Puts bool
+
 	TicketTTL   time.Duration // how long a ticket may be used to start a stream; 0: one hour
 	NodeTimeout time.Duration // time without a message after which a node counts as lost; 0: ten seconds
 	JoinTimeout time.Duration // time limit for every node to join once; 0: ten minutes

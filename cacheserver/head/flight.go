@@ -5,6 +5,7 @@ package head
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/cacheserver/work"
 )
@@ -27,6 +29,7 @@ type service struct {
 	checks  *work.Pool          // of filters
 	room    *semaphore.Weighted // for answers, in bytes
 	windows *windows
+	signer  protocol.Signer // of tickets of puts
 }
 
 // GetFlightInfo returns the endpoints with the rows of a request.
@@ -63,13 +66,27 @@ func (s *service) GetSchema(ctx context.Context, d *flight.FlightDescriptor) (*f
 	return &flight.SchemaResult{Schema: v.plan.schemaBytes(columns)}, nil
 }
 
-// ListFlights returns one entry: the whole dataset as one shard.
+// ListFlights returns an entry for the table, if there is one, and one for each dataset that was put and can be read: all its rows as one shard.
 func (s *service) ListFlights(_ *flight.Criteria, stream flight.FlightService_ListFlightsServer) error {
-	info, err := s.info(stream.Context(), &flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: []string{"0", "1"}})
-	if err != nil {
-		return err
+	var all []*flight.FlightDescriptor
+	if _, none := s.cfg.Source.(source.None); !none {
+		all = append(all, &flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: []string{"0", "1"}})
 	}
-	return stream.Send(info)
+	for _, d := range s.cluster.datasets() {
+		if d.State == "Ready" {
+			all = append(all, &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: fmt.Appendf(nil, `{"v":1,"kind":"shard","index":0,"total":1,"dataset":%q}`, d.Name)})
+		}
+	}
+	for _, d := range all {
+		info, err := s.info(stream.Context(), d)
+		if err == nil {
+			err = stream.Send(info)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // open checks who asks, parses a descriptor, and returns the view of a ready cache to answer it from.
@@ -82,7 +99,7 @@ func (s *service) open(ctx context.Context, d *flight.FlightDescriptor) (protoco
 	if err != nil {
 		return request, nil, err
 	}
-	v, err := s.cluster.view(request.Early && request.Filter == "")
+	v, err := s.view(request.Dataset, request.Early && request.Filter == "")
 	return request.By(who), v, err
 }
 

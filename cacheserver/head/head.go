@@ -54,12 +54,14 @@ func New(cfg Config) (*Head, error) {
 	now := time.Now()
 	h := &Head{cfg: cfg, cluster: &cluster{
 		limits: limits{started: now, silence: cfg.NodeTimeout, join: cfg.JoinTimeout, load: cfg.LoadTimeout}, salt: salt, moved: make(chan struct{}, 1),
+		puts:  newPuts(cfg.Nodes),
 		state: state{members: make(members, cfg.Nodes), data: newDataset(request, cfg.Nodes, now), storeTrouble: cfg.Store.Trouble},
 	}}
 	h.service = &service{
 		Flight: transport.Flight{Status: h.Status, Sizing: h.sizing, Admit: cfg.Access.Admit()}, cfg: &h.cfg, cluster: h.cluster,
 		sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt)), checks: work.New(runtime.GOMAXPROCS(0)), room: semaphore.NewWeighted(answersMemory),
 		windows: newWindows(h.cluster, cfg.Budget.Clients()),
+		signer:  protocol.NewSigner(peer.PutKey(cfg.Secret)),
 	}
 	return h, nil
 }
@@ -141,7 +143,9 @@ func (h *Head) keepTime(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-ticker.C:
-			h.cluster.tick(now)
+			for _, name := range h.cluster.tick(now) {
+				h.cfg.Log.Warn("a put was given up: no part came for its ttl_s", "name", name)
+			}
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 // choose narrows in its copy.
 type view struct {
 	plan      *tablePlan
+	key       string     // names the rows in tickets
 	selection *selection // nil: all rows
 	rows      int64      // of the selection
 	filtered  int64      // rows for which the selection's filter is true; all rows without a filter
@@ -104,7 +105,7 @@ func (c *state) serve() (*view, error) {
 
 // viewOf returns the view of data nodes with the given rows and bytes by column.
 func (c *state) viewOf(held func(node int) (rows int64, columnBytes []int64)) (*view, error) {
-	v := &view{plan: c.data.plan, nodes: make([]server, len(c.members))}
+	v := &view{plan: c.data.plan, key: c.data.plan.dataset.Fingerprint, nodes: make([]server, len(c.members))}
 	counts := make([]int64, len(c.members))
 	for i := range c.members {
 		m := &c.members[i]

@@ -38,6 +38,7 @@ type Config struct {
 	// LoadTimeout is how long a first load may make no progress because the store or the catalog is unavailable; 0: a minute, since a
 	// user is waiting.
 	LoadTimeout time.Duration
+	Puts        bool        // that of head.Config
 	Turns       *fair.Queue // of the nodes' streams; nil: without weights and limits
 }
 
@@ -52,7 +53,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 	cfg.Secret = rand.Text() // only this process knows it: no other node can join
 	cfg.Log = slog.New(quiet{cfg.Log.Handler()})
 	h, err := head.New(head.Config{
-		Config: cfg.Config, Nodes: cfg.Nodes, OneProcess: true, FilterComparisons: cfg.FilterComparisons, LoadTimeout: cmp.Or(cfg.LoadTimeout, time.Minute),
+		Config: cfg.Config, Nodes: cfg.Nodes, OneProcess: true, Puts: cfg.Puts, FilterComparisons: cfg.FilterComparisons, LoadTimeout: cmp.Or(cfg.LoadTimeout, time.Minute),
 	})
 	if err != nil {
 		return nil, err

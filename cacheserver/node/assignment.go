@@ -228,21 +228,26 @@ func (a *assignment) close() {
 }
 
 // lend returns the rows of a ticket for this assignment, for use by one call.
-func (a *assignment) lend(ticket protocol.Ticket) (l serve.Lent, err error) {
+func (a *assignment) lend(ticket protocol.Ticket) (serve.Lent, error) {
 	rows := a.loaded()
 	if rows == nil && ticket.Early {
 		return a.lendEarly(ticket)
 	}
 	if rows == nil {
-		return l, status.Errorf(codes.Unavailable, "data node %d is still loading", ticket.Node)
+		return serve.Lent{}, status.Errorf(codes.Unavailable, "data node %d is still loading", ticket.Node)
 	}
-	columns, err := project(a.layout, ticket)
+	return lend(ticket, a.layout, rows, a.indexes, a.calls)
+}
+
+// lend returns the rows of a ticket, for use by one call.
+func lend(ticket protocol.Ticket, layout *rows.Layout, rows *rows.Rows, indexes *index.Set, calls *serve.Calls) (l serve.Lent, err error) {
+	columns, err := project(layout, ticket)
 	if err != nil {
 		return l, err
 	}
 	held, index, endIndex := rows.Len(), (*pick.Index)(nil), func() {}
 	if ticket.Filter != "" {
-		if index, endIndex, err = a.indexes.Lend(ticket.Filter); err != nil {
+		if index, endIndex, err = indexes.Lend(ticket.Filter); err != nil {
 			return l, err
 		}
 		held = int64(index.Len())
@@ -253,7 +258,7 @@ func (a *assignment) lend(ticket protocol.Ticket) (l serve.Lent, err error) {
 	case !rows.Retain():
 		err = status.Errorf(codes.Unavailable, "data node %d is giving its rows up", ticket.Node)
 	default:
-		if err = a.calls.Add(); err != nil {
+		if err = calls.Add(); err != nil {
 			rows.Release()
 		}
 	}
@@ -264,7 +269,7 @@ func (a *assignment) lend(ticket protocol.Ticket) (l serve.Lent, err error) {
 	done := func() {
 		endIndex()
 		rows.Release()
-		a.calls.Done()
+		calls.Done()
 	}
-	return serve.Lent{Rows: rows, Columns: columns, Index: index, Ticket: ticket, Calls: a.calls, Done: done}, nil
+	return serve.Lent{Rows: rows, Columns: columns, Index: index, Ticket: ticket, Calls: calls, Done: done}, nil
 }

@@ -84,6 +84,9 @@ func (n *Node) session(ctx context.Context, conn *grpc.ClientConn) error {
 	if err := stream.Send(peer.ToHead{Hello: &hello}); err != nil {
 		return endOf(stream, err)
 	}
+	if err := sendAll(stream, n.stage.Inventory()); err != nil {
+		return endOf(stream, err)
+	}
 	incoming := make(chan peer.ToNode)
 	ended := make(chan error, 1)
 	go func() { ended <- receive(stream, incoming) }()
@@ -151,6 +154,10 @@ func (n *Node) converse(ctx context.Context, stream peer.NodeStream, incoming <-
 			if err := stream.Send(peer.ToHead{Measured: &m}); err != nil {
 				return err
 			}
+		case <-n.stage.News():
+			if err := sendAll(stream, n.stage.Reports()); err != nil {
+				return err
+			}
 		case <-loadEnds:
 			if err := r.conclude(n); err != nil {
 				return err
@@ -196,8 +203,8 @@ func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 	case m.Index != nil:
 		n.startIndex(r, *m.Index)
 	case m.Unindex != nil:
-		if a := n.holding(m.Unindex.Plan); a != nil {
-			a.indexes.Cancel(m.Unindex.ID)
+		if _, indexes, _ := n.indexable(m.Unindex.Plan); indexes != nil {
+			indexes.Cancel(m.Unindex.ID)
 		}
 	case m.Abort != nil:
 		if m.Abort.Final {
@@ -211,6 +218,8 @@ func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 			return nil
 		}
 		n.setJoined(false, m.Abort.Reason) // the rows are of another plan, which a head may use later
+	default:
+		n.obeyPut(m)
 	}
 	return nil
 }
@@ -261,25 +270,38 @@ type reporter struct {
 // startIndex starts to make an index, unless the assignment that it is for was replaced: the head then asks again. It ends with the
 // assignment, with the session, or when the head asks no more.
 func (n *Node) startIndex(r *reporter, spec peer.Index) {
-	a := n.holding(spec.Plan)
-	if a == nil {
+	of, indexes, stopped := n.indexable(spec.Plan)
+	if indexes == nil {
 		return
 	}
 	session := r.stream.Context()
-	var of index.Rows
-	if of.Rows = a.loaded(); of.Rows != nil {
-		of.Layout = a.layout
-	}
-	a.indexes.Make(session, of, spec, func(made peer.Indexed) {
+	indexes.Make(session, of, spec, func(made peer.Indexed) {
 		if made.Refusal != "" {
 			n.cfg.Log.Warn("a filter is not indexed", "filter", spec.Filter, "reason", made.Refusal)
 		}
 		select {
 		case r.indexed <- made:
 		case <-session.Done():
-		case <-a.stopped.Done():
+		case <-stopped.Done():
 		}
 	})
+}
+
+// indexable returns the rows of a plan or of a dataset that was put, and their indexes; nil if the node has others.
+func (n *Node) indexable(plan string) (of index.Rows, indexes *index.Set, stopped context.Context) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if d := n.datasetLocked(plan); d != nil {
+		return index.Rows{Layout: d.Layout, Rows: d.Rows}, d.indexes, d.stopped
+	}
+	a := n.assigned
+	if a == nil || a.spec.Plan != plan {
+		return of, nil, nil
+	}
+	if of.Rows = a.loaded(); of.Rows != nil {
+		of.Layout = a.layout
+	}
+	return of, a.indexes, a.stopped
 }
 
 func (r *reporter) start(a *assignment) {

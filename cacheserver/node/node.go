@@ -24,6 +24,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/fair"
 	"github.com/kubeflow/datacache/cacheserver/node/load"
 	"github.com/kubeflow/datacache/cacheserver/node/serve"
+	"github.com/kubeflow/datacache/cacheserver/node/stage"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/role"
@@ -55,10 +56,12 @@ type Node struct {
 	cfg         Config
 	incarnation string
 	server      *serve.Server
+	stage       *stage.Stage
 
 	mu       sync.Mutex
-	assigned *assignment // nil until the head assigns one, and after it was dropped
-	failure  string      // why the last assignment was dropped
+	datasets map[string]*dataset // that were put, by id, once they are used
+	assigned *assignment         // nil until the head assigns one, and after it was dropped
+	failure  string              // why the last assignment was dropped
 	sealer   protocol.Sealer
 	stopping bool
 	joined   bool
@@ -87,8 +90,11 @@ func New(cfg Config) (*Node, error) {
 	if _, err := rand.Read(incarnation); err != nil {
 		return nil, fmt.Errorf("make the incarnation: %w", err)
 	}
-	n := &Node{cfg: cfg, incarnation: hex.EncodeToString(incarnation)}
-	n.server = serve.New(serve.Config{Config: cfg.Config, Index: cfg.Index, Turns: cfg.Turns, SendTimeout: cfg.SendTimeout, Admit: n.admit})
+	n := &Node{cfg: cfg, incarnation: hex.EncodeToString(incarnation), datasets: map[string]*dataset{}}
+	n.stage = stage.New(stage.Config{
+		Node: cfg.Index, Budget: cfg.Budget, Signer: protocol.NewSigner(peer.PutKey(cfg.Secret)), Log: cfg.Log, Gone: n.drop,
+	})
+	n.server = serve.New(serve.Config{Config: cfg.Config, Index: cfg.Index, Turns: cfg.Turns, SendTimeout: cfg.SendTimeout, Admit: n.admit, Put: n.stage.Receive})
 	return n, nil
 }
 
@@ -101,6 +107,7 @@ func (n *Node) Start(ctx context.Context) error {
 		Register: func(r grpc.ServiceRegistrar) { transport.RegisterFlight(r, n.server.Flight(n.Status)) },
 	})
 	n.giveUp("stopped", errReleased)
+	n.stage.Close()
 	return err
 }
 
@@ -198,11 +205,15 @@ func (n *Node) emptyLocked() error {
 
 func (n *Node) lendLocked(ticket protocol.Ticket) (serve.Lent, error) {
 	a := n.assigned
-	if ticket.Dataset != a.spec.Dataset.Fingerprint {
+	put := n.datasetLocked(ticket.Dataset)
+	if put == nil && ticket.Dataset != a.spec.Dataset.Fingerprint {
 		return serve.Lent{}, status.Errorf(codes.FailedPrecondition, "ticket: for dataset %s, this node holds %s; ask the head again", ticket.Dataset, a.spec.Dataset.Fingerprint)
 	}
 	if ticket.Node != n.cfg.Index || ticket.Incarnation != n.incarnation {
 		return serve.Lent{}, status.Errorf(codes.FailedPrecondition, "ticket: for another start of data node %d, this is data node %d restarted since; ask the head again", ticket.Node, n.cfg.Index)
+	}
+	if put != nil {
+		return lend(ticket, put.Layout, put.Rows, put.indexes, put.calls)
 	}
 	return a.lend(ticket)
 }

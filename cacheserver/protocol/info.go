@@ -19,6 +19,8 @@ type Dataset struct {
 	Snapshot    int64  `json:"snapshot"` // 0 for a table without a snapshot
 	Fingerprint string `json:"fingerprint"`
 	Filter      string `json:"filter"` // as given in the request; "" if there is none
+
+	Name string `json:"name,omitempty"` // of a dataset that was put
 }
 
 // InfoMetadata is the app_metadata of a FlightInfo, as JSON.

@@ -57,6 +57,7 @@ type Request struct {
 	Job     string       // the job that reads, see ValidJob; "" if the request names none
 	Claimed string       // the job that the request names, where Job is the reader's
 	Early   bool         // whether the answer may come while the cache loads
+	Dataset string       // a dataset that was put, NAME or NAME@FINGERPRINT; "" is the cache's table
 
 	Reader *identity.Identity // who asks; nil: that is not known
 }
@@ -129,7 +130,7 @@ func shard(index, total uint64) (Request, error) {
 
 // common and sequence list fields of commands in the order in which messages name them.
 var (
-	common   = []string{"v", "kind", "columns", "filter", "split", "job", "early"}
+	common   = []string{"v", "kind", "columns", "filter", "split", "job", "early", "dataset"}
 	sequence = []string{"seed", "epoch", "shuffle", "clump", "window", "global_batch", "tail", "rank", "world", "worker", "workers", "start_step"}
 )
 
@@ -158,6 +159,7 @@ type body struct {
 	Split   map[string]json.RawMessage `json:"split"`
 	Job     *string                    `json:"job"`
 	Early   bool                       `json:"early"`
+	Dataset *string                    `json:"dataset"`
 
 	Index uint64 `json:"index"`
 	Total uint64 `json:"total"`
@@ -293,6 +295,12 @@ func (c *body) request(kind Kind) (r Request, err error) {
 			return Request{}, fmt.Errorf("job: %w; leave the field out for the client's address", err)
 		}
 		r.Job = *c.Job
+	}
+	if c.Dataset != nil {
+		if err := validReference(*c.Dataset); err != nil {
+			return Request{}, err
+		}
+		r.Dataset = *c.Dataset
 	}
 	return r, nil
 }

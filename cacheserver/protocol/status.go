@@ -17,6 +17,19 @@ type Status struct {
 	Readers  []Reader     `json:"readers,omitempty"` // at most MaxReaders
 
 	Access *AccessStatus `json:"access,omitempty"` // of a head with rules of who may read
+
+	Datasets []DatasetStatus `json:"datasets,omitempty"` // that were put
+}
+
+// DatasetStatus describes a dataset that was put.
+type DatasetStatus struct {
+	Name        string `json:"name"`
+	Fingerprint string `json:"fingerprint"`
+	State       string `json:"state"` // Ready, Unavailable while a data node is missing, Failed, or Replaced
+	Reason      string `json:"reason,omitempty"`
+	Rows        int64  `json:"rows"`
+	Bytes       int64  `json:"bytes"`
+	Published   int64  `json:"published"` // seconds since the Unix epoch
 }
 
 // AccessStatus is what a head says of its rules.

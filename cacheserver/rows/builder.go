@@ -213,7 +213,7 @@ func (b *Builder) check(c *checker, column int, d arrow.ArrayData, rows int) err
 		return err
 	}
 	if !b.layout.schema.Field(column).Nullable && hasNulls(root, d, d.Offset(), rows) {
-		return fmt.Errorf("column %q is required, but a value is null: the file breaks the table's schema", root.path)
+		return fmt.Errorf("column %q is required, but a value is null: the rows break the schema", root.path)
 	}
 	return nil
 }
@@ -275,6 +275,15 @@ func (b *Builder) merge(from int) error {
 		b.push(source{rows: merged[i].rows})
 	}
 	return nil
+}
+
+// Detach copies the rows that are not sealed, so that the memory of their batches, which may be larger, can be freed.
+func (b *Builder) Detach() error {
+	if b.err != nil || len(b.sources) == b.slabs {
+		return b.err
+	}
+	b.err = b.merge(b.slabs)
+	return b.err
 }
 
 // seal makes chunks of all sources, of nearly equal size and none above the target.

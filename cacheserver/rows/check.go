@@ -94,7 +94,7 @@ func (c *checker) check(n *node, d arrow.ArrayData, from, count int) error {
 	if n.kind == kindNull || count == 0 {
 		return nil
 	}
-	if err := c.buffers(n, d, at, count); err != nil {
+	if err := checkBuffers(n, d, at, count); err != nil {
 		return err
 	}
 	nullable := hasNulls(n, d, at, count)
@@ -117,7 +117,8 @@ func (c *checker) check(n *node, d arrow.ArrayData, from, count int) error {
 	return nil
 }
 
-func (c *checker) buffers(n *node, d arrow.ArrayData, at, count int) error {
+// checkBuffers checks that the buffers contain count slots from slot at on, at least one, and that their offsets never decrease.
+func checkBuffers(n *node, d arrow.ArrayData, at, count int) error {
 	if len(d.Children()) != len(n.kids) {
 		return fmt.Errorf("column %q has %d children: want %d", n.path, len(d.Children()), len(n.kids))
 	}
@@ -149,7 +150,7 @@ func (c *checker) buffers(n *node, d arrow.ArrayData, at, count int) error {
 }
 
 func short(n *node, what string, have, need int) error {
-	return fmt.Errorf("column %q: %s of %d bytes, need %d: the decoder gave a broken array", n.path, what, have, need)
+	return fmt.Errorf("column %q: %s of %d bytes, need %d: the array is broken", n.path, what, have, need)
 }
 
 // rising checks that the offsets of count slots start at 0 or above, never decrease and end within limit.
@@ -163,7 +164,7 @@ func rising(n *node, d arrow.ArrayData, at, count, limit int) error {
 		ok = neverFalls(unsafe.Slice((*int64)(p), count+1))
 	}
 	if !ok || lo < 0 || hi > int64(limit) {
-		return fmt.Errorf("column %q: offsets from %d to %d fall or pass %d: the decoder gave a broken array", n.path, lo, hi, limit)
+		return fmt.Errorf("column %q: offsets from %d to %d fall or pass %d: the array is broken", n.path, lo, hi, limit)
 	}
 	return nil
 }

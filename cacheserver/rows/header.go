@@ -6,6 +6,7 @@ package rows
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -124,4 +125,19 @@ func SchemaHeader(schema *arrow.Schema) []byte {
 	meta := payload.Meta()
 	defer meta.Release()
 	return bytes.Clone(meta.Bytes())
+}
+
+// ParseSchema is the inverse of SchemaHeader, for a header whose offsets and number of fields have been checked.
+func ParseSchema(header []byte) (schema *arrow.Schema, err error) {
+	defer func() {
+		if p := recover(); p != nil { // as flatbuffers does at what is not checked
+			err = fmt.Errorf("schema: %v", p)
+		}
+	}()
+	reader, err := ipc.NewReaderFromMessageReader(&messageFeed{schema: header})
+	if err != nil {
+		return nil, fmt.Errorf("schema: %w", err)
+	}
+	defer reader.Release()
+	return reader.Schema(), nil
 }

@@ -99,6 +99,9 @@ func (l *Layout) nodesOf(c int) []*node {
 // Schema is the schema of the rows: the given one, with plain types in place of dictionaries.
 func (l *Layout) Schema() *arrow.Schema { return l.schema }
 
+// Match returns an error if the rows of a schema don't have the memory layout of l. It names the column and both types.
+func (l *Layout) Match(s *arrow.Schema) error { return l.match(s) }
+
 // match returns an error that says how a schema differs from the layout's in names or in the memory layout of its columns.
 func (l *Layout) match(s *arrow.Schema) error {
 	if s.NumFields() != len(l.columns) {

@@ -31,6 +31,8 @@ const (
 
 	// maxRequest bounds messages with a descriptor or a ticket, each of which may have 64 KiB, and the schema message of an exchange.
 	maxRequest = 2 * protocol.MaxBytes
+	// maxPut bounds a message with rows that a client puts.
+	maxPut = 64 << 20
 	// maxReport bounds one message from a data node to the head.
 	maxReport = 4 << 20
 )
@@ -42,6 +44,8 @@ func limit(method string, first bool) int {
 		return maxRequest
 	case name == "DoExchange":
 		return MaxRows
+	case name == "DoPut":
+		return maxPut
 	case name == "Join":
 		return maxReport
 	}

@@ -89,6 +89,13 @@ func (f *selectionFlags) register(flags *pflag.FlagSet, env command.Env) {
 type tableFlags struct {
 	source    sourceFlags
 	selection selectionFlags
+	puts      bool // of a head: clients may put datasets, and a table need not be named
+}
+
+// registerPuts adds the flag for datasets that clients put.
+func (f *tableFlags) registerPuts(flags *pflag.FlagSet, env command.Env) {
+	flags.BoolVar(&f.puts, "puts", env("PUTS") == "true",
+		"let clients put datasets of their own into the memory of the data nodes; without a table, the cache has these alone (docs/put.md; env PUTS=true)")
 }
 
 func (f *tableFlags) register(cmd *cobra.Command, env command.Env) {

@@ -46,7 +46,7 @@ func headCommand(env command.Env) *cobra.Command {
 				return err
 			}
 			defer flush()
-			cfg.Config = serve.Config
+			cfg.Config, cfg.Puts = serve.Config, table.puts
 			if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 { // set by the environment variable GOMEMLIMIT
 				cfg.Memory = limit
 			}
@@ -60,6 +60,7 @@ func headCommand(env command.Env) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	table.register(cmd, env)
+	table.registerPuts(flags, env)
 	serve.registerJoined(flags, env)
 	flags.StringVar(&pin, "snapshot-pin", env("SNAPSHOT_PIN"), "the snapshot that an earlier head of this cache planned: plan it and no other, while the cache stays one of what was asked for (env SNAPSHOT_PIN)")
 	flags.IntVar(&cfg.Nodes, "nodes", groupNodes(env), "data nodes to wait for (default in a LeaderWorkerSet: LWS_GROUP_SIZE - 1)")

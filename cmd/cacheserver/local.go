@@ -48,7 +48,7 @@ It ends with code 3 if the table can't be loaded, and with code 1 if an argument
 			if cfg.Turns, err = data.turns(cmd.Context(), serve.Log); err != nil {
 				return err
 			}
-			cfg.Config = serve.Config
+			cfg.Config, cfg.Puts = serve.Config, table.puts
 			cache, err := local.New(cmd.Context(), cfg)
 			if err != nil {
 				return err
@@ -58,6 +58,7 @@ It ends with code 3 if the table can't be loaded, and with code 1 if an argument
 	}
 	flags := cmd.Flags()
 	table.register(cmd, env)
+	table.registerPuts(flags, env)
 	serve.register(flags, env)
 	data.register(flags, env)
 	flags.IntVar(&cfg.Nodes, "nodes", 1, "data nodes")

@@ -47,6 +47,8 @@ type anySource struct {
 // Open implements source.Source.
 func (s anySource) Open(ctx context.Context, v source.Version, buffers *source.Buffers) (source.Dataset, error) {
 	switch kindOf(v.Pin) {
+	case source.NoneKind:
+		return source.None{}.Open(ctx, v, buffers)
 	case files.Kind:
 		return s.files.Open(ctx, v, buffers)
 	case delta.Kind:
@@ -73,12 +75,14 @@ func (f *sourceFlags) named() error {
 	case f.delta != "" && table:
 		return errors.New("--delta: an Iceberg table is named as well: give --delta, or --metadata or --catalog-uri")
 	case len(f.files) == 0 && f.delta == "" && !table:
-		return errors.New("no table named: give --metadata, or --catalog-uri with --schema-name and --table-name, or --files, or --delta")
+		return errNoTable
 	case f.partitions != partitionsAuto && f.partitions != partitionsOff:
 		return fmt.Errorf("--partitions: %q, want %s or %s", f.partitions, partitionsAuto, partitionsOff)
 	}
 	return nil
 }
+
+var errNoTable = errors.New("no table named: give --metadata, or --catalog-uri with --schema-name and --table-name, or --files, or --delta, or --puts alone for a cache of what clients put")
 
 // open returns the sources of versions that a head names.
 func (f *sourceFlags) open(env command.Env) (opened, error) {
@@ -139,8 +143,13 @@ func absolute(uri string) (string, error) {
 
 // open returns the source of the table or the files, with the selection. pinned is the number of the version to plan; nil: any.
 func (f *tableFlags) open(env command.Env, pinned *int64) (opened, error) {
-	if err := f.source.named(); err != nil {
+	err := f.source.named()
+	if none := errors.Is(err, errNoTable) && f.puts; err != nil && !none {
 		return opened{}, err
+	} else if none {
+		of, err := f.source.open(env)
+		of.Source = source.None{}
+		return of, err
 	}
 	f.source.requests = scan.FooterReaders
 	table, err := f.table(env)

@@ -55,7 +55,7 @@ def table(lake: Lake) -> Callable[[str], Made]:
 
 
 # Test modules that also run against the grpc-go transport, as they check bytes on the wire; rows do not depend on it.
-_ON_EVERY_TRANSPORT = ("test_wire", "test_tickets", "test_tls", "test_readers")
+_ON_EVERY_TRANSPORT = ("test_wire", "test_tickets", "test_tls", "test_readers", "test_puts")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

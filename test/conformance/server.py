@@ -203,6 +203,7 @@ def plain_environment() -> dict[str, str]:
         "FILES",
         "DELTA",
         "PARTITIONS",
+        "PUTS",
         "TABLE_NAME",
         "SCHEMA_NAME",
         "TABLE_COLUMNS",

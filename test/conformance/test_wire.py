@@ -380,15 +380,14 @@ class TestRest:
     @pytest.mark.parametrize(
         ("role", "call"),
         [
-            *[("head", call) for call in ("do_put", "handshake", "do_get", "do_exchange")],
-            *[("node", call) for call in ("do_put", "handshake", "get_flight_info", "list_flights")],
+            *[("head", call) for call in ("handshake", "do_get", "do_exchange")],
+            *[("node", call) for call in ("handshake", "get_flight_info", "list_flights")],
         ],
     )
     def test_calls_of_the_other_role_are_unimplemented_and_harmless(self, role: str, call: str, plain: Client) -> None:
         endpoint = plain.path(0, 1).endpoints[0]
         target = plain.head if role == "head" else plain.node(endpoint)
         calls: dict[str, Callable[[], object]] = {
-            "do_put": lambda: put(target),
             "handshake": lambda: target.authenticate_basic_token("user", "password"),
             "do_get": lambda: target.do_get(endpoint.ticket).read_all(),
             "do_exchange": lambda: exchange(target, endpoint.ticket.ticket),
@@ -396,6 +395,11 @@ class TestRest:
             "list_flights": lambda: list(target.list_flights()),
         }
         check_code("UNIMPLEMENTED", calls[call])
+        assert plain.table().num_rows == 10_001
+
+    def test_puts_are_denied_unless_they_were_allowed(self, plain: Client) -> None:
+        check_code("PERMISSION_DENIED", lambda: put(plain.head))
+        check_code("INVALID_ARGUMENT", lambda: put(plain.node(plain.path(0, 1).endpoints[0])))  # it has no ticket
         assert plain.table().num_rows == 10_001
 
 

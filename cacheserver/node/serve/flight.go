@@ -58,6 +58,11 @@ func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServe
 	})
 }
 
+// DoPut receives a part of a put.
+func (s *service) DoPut(stream flight.FlightService_DoPutServer) error {
+	return s.server.cfg.Put(stream)
+}
+
 // maxTakeRows is the maximum number of row numbers in a batch of an exchange: at 8 bytes each they fit in a request of 4 MiB.
 const maxTakeRows = 500_000
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
+	"google.golang.org/grpc"
 
 	"github.com/kubeflow/datacache/cacheserver/fair"
 	"github.com/kubeflow/datacache/cacheserver/pick"
@@ -27,6 +28,8 @@ type Config struct {
 	SendTimeout time.Duration // time for a client to read a message before its stream is ended
 	// Admit verifies a sealed ticket and lends the rows that it names. Its errors are gRPC statuses.
 	Admit func(ctx context.Context, ticket []byte) (Lent, error)
+	// Put receives the rows that a client puts. Its errors are gRPC statuses.
+	Put func(grpc.ServerStream) error
 }
 
 // Early has rows of a data node that still loads.

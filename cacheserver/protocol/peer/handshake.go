@@ -162,3 +162,6 @@ func within[S any](raw rawStream, secret string, handshake func(rawStream, strin
 // TicketKey is the key that authenticates a cache's tickets. It is derived from the secret and the salt of the assignment, and is
 // never sent.
 func TicketKey(secret string, salt []byte) []byte { return derive(secret, []byte("tickets"), salt) }
+
+// PutKey is the key that authenticates the tickets and receipts of puts. It is the same after a restart of the head.
+func PutKey(secret string) []byte { return derive(secret, []byte("puts"), nil) }

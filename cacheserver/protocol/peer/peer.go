@@ -19,7 +19,7 @@ import (
 
 // Version is the version of this protocol, which the fields of tickets are part of: a node that did not know a ticket's field would send
 // other rows. Head and nodes must speak the same.
-const Version = 7
+const Version = 8
 
 // HeartbeatEvery is the interval at which a node sends Progress, even if there is none.
 const HeartbeatEvery = 500 * time.Millisecond
@@ -35,6 +35,7 @@ type ToHead struct {
 	Indexed  *Indexed  `json:"indexed,omitempty"`
 	Planned  *Planned  `json:"planned,omitempty"`
 	Measured *Measured `json:"measured,omitempty"`
+	Staged   *Staged   `json:"staged,omitempty"`
 }
 
 // ToNode is a message from the head; exactly one field is set.
@@ -49,6 +50,12 @@ type ToNode struct {
 	Unindex *Unindex `json:"unindex,omitempty"`
 	Plan    *Plan    `json:"plan,omitempty"`
 	Lengths *Lengths `json:"lengths,omitempty"`
+
+	Put     *Put     `json:"put,omitempty"`
+	Publish *Publish `json:"publish,omitempty"`
+	Settle  *Settle  `json:"settle,omitempty"`
+	Unput   *Unput   `json:"unput,omitempty"`
+	Known   *Known   `json:"known,omitempty"`
 }
 
 // Hello introduces a node. Held is nil unless the node has loaded or is loading a plan.

@@ -39,6 +39,7 @@ from kubeflow_datacache.order.pack import Counts, Pack
 from kubeflow_datacache.order.split import Split
 from kubeflow_datacache.packing import PackLoader, PackOptions
 from kubeflow_datacache.proof import Proof, VerifiedEpoch, verify
+from kubeflow_datacache.puts import Published, Put, put
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.packed import Packed, PackedBatch
 from kubeflow_datacache.selection import Selection
@@ -74,6 +75,8 @@ __all__ = [
     "Packed",
     "PackedBatch",
     "Proof",
+    "Published",
+    "Put",
     "RefusedError",
     "RowsError",
     "Selection",
@@ -87,5 +90,6 @@ __all__ = [
     "World",
     "__version__",
     "mix",
+    "put",
     "verify",
 ]

@@ -63,12 +63,14 @@ _CHANNEL = [
 class DataCache(Readable):
     """Client of a cache, given the address of its head. Close it, or use it in a with statement.
 
-    endpoint: "grpc://HOST:PORT" or "grpc+tls://HOST:PORT". retry_seconds: how long to wait for servers that do not
-    answer, or whose load makes no progress, before raising UnreachableError; a rejected certificate, or TLS on one side
-    only, raises RefusedError at once. credentials: see CredentialOptions. transport: "h2" is this package's own client;
-    "grpc" is pyarrow's and needs about twice the CPU. Both return the same rows. With "grpc", close() waits at most 2 s
-    for a server that does not answer, and the thread that made the call may go on for up to a minute. Connections are
-    direct: http_proxy and grpc_proxy are ignored.
+    endpoint: "grpc://HOST:PORT" or "grpc+tls://HOST:PORT". dataset: the dataset to read, which somebody put into the
+    cache (see put): its name, or NAME@FINGERPRINT; None is the cache's table. By its name, this object reads the
+    version that is the newest at its first request, also after that was replaced. retry_seconds: how long to wait for
+    servers that do not answer, or whose load makes no progress, before raising UnreachableError; a rejected
+    certificate, or TLS on one side only, raises RefusedError at once. credentials: see CredentialOptions. transport:
+    "h2" is this package's own client; "grpc" is pyarrow's and needs about twice the CPU. Both return the same rows.
+    With "grpc", close() waits at most 2 s for a server that does not answer, and the thread that made the call may go
+    on for up to a minute. Connections are direct: http_proxy and grpc_proxy are ignored.
 
     Connects on first use. Safe for concurrent use. Pickling keeps the settings only. A forked child may use the cache,
     its loaders and its tables; they open connections of their own. In the child, iterators that the parent started
@@ -82,6 +84,7 @@ class DataCache(Readable):
         self,
         endpoint: str,
         *,
+        dataset: str | None = None,
         retry_seconds: float = 300.0,
         transport: Transport = "h2",
         **credentials: Unpack[CredentialOptions],
@@ -90,6 +93,7 @@ class DataCache(Readable):
         if transport not in get_args(Transport):
             raise ValueError(f"transport = {transport!r}: want one of {', '.join(get_args(Transport))}")
         self.endpoint = endpoint
+        self._name = dataset
         self.retry_seconds = check_seconds("retry_seconds", retry_seconds)
         self._credentials, self._transport = Credentials.of(credentials), transport
         self._reset()
@@ -100,6 +104,7 @@ class DataCache(Readable):
         environ: Mapping[str, str] | None = None,
         *,
         name: str | None = None,
+        dataset: str | None = None,
         retry_seconds: float = 300.0,
         **credentials: Unpack[CredentialOptions],
     ) -> Self:
@@ -109,10 +114,11 @@ class DataCache(Readable):
         "team-b/books". None is the first one. With a name, the address is that of DATACACHE_ENDPOINT_CODE or
         DATACACHE_ENDPOINT_TEAM_B_BOOKS, if that is set.
 
-        DATACACHE_TRANSPORT selects the transport. Credentials that are not passed as arguments come from the
-        environment: DATACACHE_TLS_ROOTS, DATACACHE_TLS_CERTIFICATE, DATACACHE_TLS_KEY and DATACACHE_TOKEN_FILE are
-        paths of files, and DATACACHE_TLS_HOSTNAME is a host name. If roots, a certificate or a host name are set, TLS
-        is used, unless DATACACHE_ENDPOINT has another scheme. environ: read in place of the process's environment.
+        dataset: as in DataCache. DATACACHE_TRANSPORT selects the transport. Credentials that are not passed as
+        arguments come from the environment: DATACACHE_TLS_ROOTS, DATACACHE_TLS_CERTIFICATE, DATACACHE_TLS_KEY and
+        DATACACHE_TOKEN_FILE are paths of files, and DATACACHE_TLS_HOSTNAME is a host name. If roots, a certificate or a
+        host name are set, TLS is used, unless DATACACHE_ENDPOINT has another scheme. environ: read in place of the
+        process's environment.
 
         A cache that takes known readers needs no options: where admission has put the cache's CA and a token into the
         container (/var/run/secrets/datacache), or DATACACHE_CREDENTIALS names a folder with ca.crt and token (with a
@@ -132,6 +138,7 @@ class DataCache(Readable):
         transport: Any = environ.get("DATACACHE_TRANSPORT") or "h2"
         return cls(
             endpoint or f"{scheme}://{host}:{_PORT}",
+            dataset=dataset,
             retry_seconds=retry_seconds,
             transport=transport,
             **own,
@@ -140,8 +147,9 @@ class DataCache(Readable):
     @classmethod
     def local(
         cls,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None = None,
         *,
+        dataset: str | None = None,
         shared: bool = False,
         progress: bool = True,
         retry_seconds: float = 30.0,
@@ -150,10 +158,11 @@ class DataCache(Readable):
     ) -> Self:
         """A cache on this machine, loaded: starts the server, and waits with a progress bar. For notebooks and laptops.
 
-        path: the metadata file of an Iceberg table, or a folder, glob or file of Parquet files; a path or URI. Needs
-        Linux and pip install 'kubeflow-datacache[server]', or the program cacheserver on PATH or as `program`. flags:
-        those of cacheserver local (docs/reference), as columns=["content", "label"], filter="label >= 1", nodes=2,
-        memory_limit="4Gi". progress: whether to show the load on standard error.
+        path: the metadata file of an Iceberg table, or a folder, glob or file of Parquet files; a path or URI. None is
+        no table: with puts=True, put() then brings the rows. Needs Linux and pip install 'kubeflow-datacache[server]',
+        or the program cacheserver on PATH or as `program`. flags: those of cacheserver local (docs/reference), as
+        columns=["content", "label"], filter="label >= 1", nodes=2, memory_limit="4Gi". progress: whether to show the
+        load on standard error.
 
         The server ends when this cache is closed, or with this process, also with a killed one; forked children may go
         on to use it and keep it alive. shared: whether all processes of this user on this machine that name the same
@@ -163,15 +172,16 @@ class DataCache(Readable):
         """
         from kubeflow_datacache.local_server import LocalServer, find_program, flags_of, table_flag
 
+        table = [] if path is None else [table_flag(os.fspath(path))]
         found = find_program() if program is None else os.path.realpath(program)
-        server = LocalServer(found, [table_flag(os.fspath(path)), *flags_of(flags)], shared=shared)
+        server = LocalServer(found, [*table, *flags_of(flags)], shared=shared)
         try:
             first = cls(server.endpoint, retry_seconds=1.0)
             wait_ready(lambda: server.watched(first.status), math.inf, progress=progress)
         except BaseException:
             server.close()
             raise
-        own = cls(server.endpoint, retry_seconds=retry_seconds)
+        own = cls(server.endpoint, dataset=dataset, retry_seconds=retry_seconds)
         own._server = server
         return own
 
@@ -185,7 +195,7 @@ class DataCache(Readable):
         return f"DataCache({self.endpoint!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("endpoint", "retry_seconds", "_credentials", "_transport")
+        kept = ("endpoint", "_name", "retry_seconds", "_credentials", "_transport")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -265,12 +275,15 @@ class DataCache(Readable):
             try:
                 return self._ask(asked, stop, early=early)
             except CALL_ERRORS as error:
-                if code_of(error) == "FAILED_PRECONDITION":  # another table than the one of the mixture's part
+                # another table than the one of the mixture's part, or a dataset that was replaced a while ago
+                if code_of(error) == "FAILED_PRECONDITION" or (self._pinned and code_of(error) == "NOT_FOUND"):
                     raise DatasetChangedError(f"the cache at {self.endpoint}: {reason_of(error)}") from error
                 raise
 
         answer = FlightInfo.parse(self._try(call, stop, attempts))
         described, whole = self._described, "filter" not in request and "split" not in request
+        if self._name is not None and whole:
+            self._pinned = f"{self._name.partition('@')[0]}@{answer.dataset.fingerprint}"
         if described is not None and whole and described.dataset != answer.dataset:
             self._described = None  # request it again for loaders and tables created from now on
         return answer
@@ -283,7 +296,7 @@ class DataCache(Readable):
         stop = stop or Stop()
 
         def call() -> tuple[pa.RecordBatch, dict[str, Any]] | None:
-            reader = self._head_reader(_command(request))
+            reader = self._head_reader(self._command(request))
             with stop.cancelling(reader.cancel):
                 try:
                     batch, about = reader.read_chunk()
@@ -297,6 +310,27 @@ class DataCache(Readable):
             return batch, json.loads(about.to_pybytes())
 
         return self._try(call, stop)
+
+    def act(self, action: str, **fields: Any) -> dict[str, Any]:
+        """Calls an action of the head about puts (docs/contract.md), which has these fields. Retries while the cache
+        loads or restarts. Raises RefusedError with the head's reason."""
+
+        def call() -> bytes:
+            try:
+                return self._action(action, json.dumps({"v": 1, **fields}).encode())
+            except CALL_ERRORS as error:
+                if code_of(error) in ("FAILED_PRECONDITION", "ALREADY_EXISTS"):
+                    raise RefusedError(f"{self.endpoint}: {reason_of(error)}") from error
+                raise
+
+        return json.loads(self._try(call, None))
+
+    def _command(self, request: Mapping[str, Any]) -> bytes:
+        """A command of JSON; the request is for the job of TRAIN_JOB_NAME, unless it names another."""
+        own = {"job": job} if (job := services.job_name(os.environ)) else {}
+        if self._name is not None:
+            own["dataset"] = self._pinned or self._name
+        return json.dumps({"v": 1, **own, **request}).encode()
 
     def register(self, reader: Closable) -> None:
         """Registers a reader that close() and the end of the interpreter will close."""
@@ -369,7 +403,7 @@ class DataCache(Readable):
                 raise error from second  # an older head, which knows no early answers
 
     def _call_get_flight_info(self, asked: Mapping[str, Any], stop: Stop | None) -> fl.FlightInfo:
-        descriptor = fl.FlightDescriptor.for_command(_command(asked))
+        descriptor = fl.FlightDescriptor.for_command(self._command(asked))
         if self._by_grpc(self.endpoint):
             return self.connect(self.endpoint).get_flight_info(descriptor, self._options())
         call = h2.UnaryCall(self.endpoint, self._credentials)
@@ -403,15 +437,10 @@ class DataCache(Readable):
         self._lock = threading.Lock()
         self._clients: dict[str, fl.FlightClient] = {}
         self._described: FlightInfo | None = None
+        self._pinned: str | None = None  # the dataset with its fingerprint
         self._readers: weakref.WeakSet[Closable] = weakref.WeakSet()
         # threads must end before the interpreter does
         weakref.finalize(self, _close_readers, self._readers, self._process)
-
-
-def _command(request: Mapping[str, Any]) -> bytes:
-    """A command of JSON; the request is for the job of TRAIN_JOB_NAME, unless it names another."""
-    own = {"job": job} if (job := services.job_name(os.environ)) else {}
-    return json.dumps({"v": 1, **own, **request}).encode()
 
 
 def _check_endpoint(endpoint: Any) -> None:

@@ -30,7 +30,7 @@ func (e *TextError) Error() string {
 
 // CheckText checks that strings are valid UTF-8. They are stored one after another in data; string i begins where string i-1 ends,
 // the first at start, and ends at ends[i]. The error is a *TextError.
-func CheckText(data []byte, start int32, ends []int32) error {
+func CheckText[O int32 | int64](data []byte, start O, ends []O) error {
 	if len(ends) == 0 {
 		return nil
 	}
@@ -51,7 +51,7 @@ func CheckText(data []byte, start int32, ends []int32) error {
 }
 
 // whole reports whether no string begins within a character. Together they are valid UTF-8.
-func whole(data []byte, start int32, ends []int32) bool {
+func whole[O int32 | int64](data []byte, start O, ends []O) bool {
 	last := ends[len(ends)-1]
 	for _, end := range ends {
 		if start < last && !utf8.RuneStart(data[start]) {

@@ -1,0 +1,266 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package stage
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
+	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/transport"
+)
+
+const (
+	// streamMemory is the memory of a stream besides the chunks and the message being received: rows that do not fill a chunk.
+	streamMemory = 2 * rows.TargetBytes
+	// mostDetained is how many bytes of messages may stay in use for the sake of rows in them that are not in a chunk yet.
+	mostDetained = rows.TargetBytes
+)
+
+// Receive receives one part over a stream of DoPut and answers with its receipt. Until the client ends the stream, nothing is kept. Errors are
+// gRPC statuses.
+func (s *Stage) Receive(stream grpc.ServerStream) error {
+	first, err := receive(stream)
+	if errors.Is(err, io.EOF) {
+		return status.Error(codes.InvalidArgument, "put: the stream has no message; the first one has the command")
+	}
+	if err != nil {
+		return err
+	}
+	command, err := protocol.ParsePutCommand(first.Command)
+	if err != nil {
+		return err
+	}
+	var ticket protocol.PutTicket
+	if err := s.cfg.Signer.Open(command.Ticket, &ticket); err != nil {
+		return status.Errorf(status.Code(err), "ticket: %s", status.Convert(err).Message())
+	}
+	if command.Part >= ticket.Parts {
+		return status.Errorf(codes.InvalidArgument, "part: %d, want a number below %d", command.Part, ticket.Parts)
+	}
+	if node := command.Part * ticket.Nodes / ticket.Parts; node != s.cfg.Node {
+		return status.Errorf(codes.FailedPrecondition, "part: %d belongs to data node %d, this is data node %d: put.status has their addresses", command.Part, node, s.cfg.Node)
+	}
+	p, err := s.wait(stream.Context(), ticket.Put)
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(p.ended, func() { transport.Cancel(stream.Context()) })()
+	made, err := s.receivePart(stream, p, command, first)
+	if err != nil {
+		if p.ended.Err() != nil {
+			return errFreed
+		}
+		return err
+	}
+	return s.answer(stream, p, made)
+}
+
+// receive reads the next message, io.EOF after the last one.
+func receive(stream grpc.ServerStream) (exchange.Message, error) {
+	var raw protocol.Raw
+	if err := stream.RecvMsg(&raw); err != nil {
+		return exchange.Message{}, err
+	}
+	m, err := exchange.ParseMessage(raw)
+	if err != nil {
+		return exchange.Message{}, status.Errorf(codes.InvalidArgument, "put: %v", err)
+	}
+	return m, nil
+}
+
+// intake turns the messages of a part into chunks.
+type intake struct {
+	put      *put
+	builder  *rows.Builder
+	content  *rows.Content
+	schema   bool  // it has come
+	detained int64 // bytes of messages in use by the builder
+	end      protocol.PutEnd
+}
+
+// receivePart receives a part and records it.
+func (s *Stage) receivePart(stream grpc.ServerStream, p *put, command protocol.PutCommand, first exchange.Message) (*part, error) {
+	if !p.arena.Retain() {
+		return nil, errFreed
+	}
+	defer p.arena.Release()
+	if err := s.cfg.Budget.Reserve(streamMemory); err != nil {
+		return nil, refusal(err)
+	}
+	defer s.cfg.Budget.Release(streamMemory)
+	in := &intake{put: p, builder: rows.NewBuilder(p.layout, p.arena, 0), content: p.layout.NewContent()}
+	sealed, err := in.all(stream, first)
+	if err == nil {
+		err = in.whole(command.End)
+	}
+	if err != nil {
+		in.builder.Discard()
+		return nil, refusal(err)
+	}
+	sum := in.content.Sum()
+	return s.add(p, &part{
+		PutPart: protocol.PutPart{Part: command.Part, Attempt: command.Attempt, Rows: sealed.Rows, Bytes: in.builder.Reserved(), Hash: hex.EncodeToString(sum[:])},
+		chunks:  sealed.Chunks, discard: in.builder.Discard, known: make(chan struct{}),
+	})
+}
+
+// all receives messages until the client ends the stream.
+func (in *intake) all(stream grpc.ServerStream, m exchange.Message) (rows.Sealed, error) {
+	for {
+		if len(m.Header) > 0 { // otherwise it has only application metadata
+			if err := in.message(m); err != nil {
+				return rows.Sealed{}, err
+			}
+		}
+		if len(m.Metadata) > 0 && json.Unmarshal(m.Metadata, &in.end) != nil {
+			in.end = protocol.PutEnd{} // it is the application's own
+		}
+		var err error
+		if m, err = receive(stream); errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return rows.Sealed{}, err
+		}
+	}
+	if !in.schema {
+		return rows.Sealed{}, status.Error(codes.InvalidArgument, "put: the stream has no schema")
+	}
+	return in.builder.Finish()
+}
+
+// whole returns an error if the client has ended the stream before all rows were sent.
+func (in *intake) whole(end string) error {
+	switch rows := in.content.Rows(); {
+	case in.end.Rows == nil && end != protocol.EndOpen:
+		return status.Errorf(codes.InvalidArgument, `put: the stream ended after %d rows without their number, so it may have been cut off: send the app_metadata {"rows":%d} last, in pyarrow by writer.write_metadata`, rows, rows)
+	case in.end.Rows != nil && *in.end.Rows != rows:
+		return status.Errorf(codes.InvalidArgument, "put: %d rows came, the last message says %d", rows, *in.end.Rows)
+	}
+	return nil
+}
+
+func (in *intake) message(m exchange.Message) error {
+	if exchange.IsSchema(m) {
+		return in.readSchema(m)
+	}
+	if !in.schema {
+		return status.Error(codes.InvalidArgument, "put: rows before the schema")
+	}
+	batch, err := readBatch(in.put.layout, m)
+	if err != nil {
+		return status.Errorf(codes.InvalidArgument, "put: %v", err)
+	}
+	defer batch.Release()
+	in.content.Add(batch)
+	if err := in.builder.Append(batch, nil); err != nil {
+		return err
+	}
+	if in.detained += int64(len(m.Body)); in.detained > mostDetained {
+		in.detained = 0
+		return in.builder.Detach()
+	}
+	return nil
+}
+
+// readSchema checks the schema of the stream.
+func (in *intake) readSchema(m exchange.Message) error {
+	err := exchange.CheckSchema(m)
+	var schema *arrow.Schema
+	if err == nil {
+		schema, err = rows.ParseSchema(m.Header)
+	}
+	if err == nil {
+		err = in.put.layout.Match(schema)
+	}
+	if err != nil {
+		return status.Errorf(codes.InvalidArgument, "put: %v", err)
+	}
+	in.schema = true
+	return nil
+}
+
+// readBatch returns the record batch of a message, all of which is checked. It refers to the message's body.
+func readBatch(layout *rows.Layout, m exchange.Message) (arrow.RecordBatch, error) {
+	c, err := exchange.ReadColumns(m)
+	if err != nil {
+		return nil, err
+	}
+	f := rows.Foreign{Rows: c.Rows, Lengths: make([]int64, len(c.Nodes)), Nulls: make([]int64, len(c.Nodes)), Buffers: c.Buffers}
+	for i, n := range c.Nodes {
+		f.Lengths[i], f.Nulls[i] = n.Length, n.Nulls
+	}
+	batch, err := layout.Batch(f)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkText(batch); err != nil {
+		batch.Release()
+		return nil, err
+	}
+	return batch, nil
+}
+
+// answer sends the receipt of a part, once the head knows of the part.
+func (s *Stage) answer(stream grpc.ServerStream, p *put, made *part) error {
+	select {
+	case <-made.known:
+	case <-p.ended.Done():
+		return errFreed
+	case <-stream.Context().Done():
+		return status.FromContextError(stream.Context().Err()).Err()
+	}
+	s.mu.Lock()
+	of := made.PutPart
+	s.mu.Unlock()
+	receipt, err := s.cfg.Signer.Sign(protocol.Receipt{Put: p.ID, PutPart: of})
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(protocol.PutResult{PutPart: of, Receipt: receipt})
+	if err != nil {
+		return status.Errorf(codes.Internal, "encode the receipt: %v", err)
+	}
+	return stream.SendMsg(&flight.PutResult{AppMetadata: text})
+}
+
+// refusal returns the status for an error.
+func refusal(err error) error {
+	var full *rows.ExhaustedError
+	switch {
+	case errors.As(err, &full):
+		return status.Errorf(codes.ResourceExhausted, "put: %v", err)
+	case isStatus(err):
+		return err
+	}
+	return status.Errorf(codes.InvalidArgument, "put: %v", err)
+}
+
+func isStatus(err error) bool {
+	_, ok := status.FromError(err)
+	return ok && err != nil
+}
+
+// checkText checks that all strings are valid UTF-8.
+func checkText(batch arrow.RecordBatch) error {
+	for i, f := range batch.Schema().Fields() {
+		if err := textOf(batch.Column(i).Data()); err != nil {
+			return fmt.Errorf("column %q: %w", f.Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,350 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stage receives the rows that clients put into a data node, and keeps them until they are published and after.
+package stage
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
+	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+	"github.com/kubeflow/datacache/cacheserver/rows"
+)
+
+// Config configures a stage. All fields are required.
+type Config struct {
+	Node   int // index of the data node
+	Budget *rows.Budget
+	Signer protocol.Signer
+	Log    *slog.Logger
+	// Gone is called when the rows of a published put are not to be read any more.
+	Gone func(id string)
+}
+
+// Stage has what a data node has of all puts. Make it with New; it is safe for concurrent use.
+type Stage struct {
+	cfg Config
+
+	mu      sync.Mutex
+	puts    map[string]*put
+	opened  chan struct{} // closed, and replaced, when a put was added
+	reports []peer.Staged // to be sent to the head
+	news    chan struct{} // buffered: has a value if there are reports
+}
+
+// put is what the node has of one put. The stage's mu protects the fields after ended.
+type put struct {
+	peer.Put
+	layout *rows.Layout
+	arena  *rows.Arena
+	ended  context.Context // of its streams; canceled when the put is freed
+	end    context.CancelFunc
+
+	parts map[int][]*part // good attempts, the last one at the end
+	has   *Held
+}
+
+// part is a good attempt of a part.
+type part struct {
+	protocol.PutPart
+	chunks  []*rows.Chunk
+	discard func()        // frees the chunks
+	known   chan struct{} // closed when the head knows of it
+}
+
+// Held is the rows of a published put on this node.
+type Held struct {
+	peer.HeldRows
+	Put    peer.Put
+	Layout *rows.Layout
+	Rows   *rows.Rows
+
+	parts []protocol.PutPart
+}
+
+// New returns a stage without puts.
+func New(cfg Config) *Stage {
+	return &Stage{cfg: cfg, puts: map[string]*put{}, opened: make(chan struct{}), news: make(chan struct{}, 1)}
+}
+
+// Open adds a put, whose parts can then be put.
+func (s *Stage) Open(of peer.Put) {
+	layout, err := layoutOf(of.Schema)
+	if err != nil {
+		s.cfg.Log.Error("a put can't be received", "name", of.Name, "reason", err) // the head has checked it
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.puts[of.ID] != nil {
+		return
+	}
+	ended, end := context.WithCancel(context.Background()) //nolint:forbidigo // ends with Unput
+	s.puts[of.ID] = &put{Put: of, layout: layout, arena: rows.NewArena(s.cfg.Budget), ended: ended, end: end, parts: map[int][]*part{}}
+	close(s.opened)
+	s.opened = make(chan struct{})
+}
+
+// layoutOf returns the layout of the rows of a schema, which is an Arrow IPC message.
+func layoutOf(schema []byte) (*rows.Layout, error) {
+	if err := exchange.CheckSchema(exchange.Message{Header: schema}); err != nil {
+		return nil, err
+	}
+	parsed, err := rows.ParseSchema(schema)
+	if err != nil {
+		return nil, err
+	}
+	return rows.NewLayout(parsed)
+}
+
+// openWait is how long a stream waits for the head to tell the node of its put.
+const openWait = 5 * time.Second
+
+// wait returns a put, once the head has told the node of it.
+func (s *Stage) wait(ctx context.Context, id string) (*put, error) {
+	deadline := time.NewTimer(openWait)
+	defer deadline.Stop()
+	for {
+		s.mu.Lock()
+		p, opened := s.puts[id], s.opened
+		s.mu.Unlock()
+		if p != nil {
+			return p, nil
+		}
+		select {
+		case <-opened:
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		case <-deadline.C:
+			return nil, status.Errorf(codes.NotFound, "put: data node %d knows no put %.64q: it has ended, or the node has lost the head; put.status tells", s.cfg.Node, id)
+		}
+	}
+}
+
+// mostAttempts is how many different attempts of a part are kept.
+const mostAttempts = 4
+
+// add records a part. An attempt with the rows of an earlier one takes no memory.
+func (s *Stage) add(p *put, made *part) (*part, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.puts[p.ID] != p {
+		made.discard()
+		return nil, errFreed
+	}
+	attempts := p.parts[made.Part]
+	if i := slices.IndexFunc(attempts, func(o *part) bool { return o.Hash == made.Hash }); i >= 0 {
+		made.discard()
+		same := attempts[i]
+		same.Attempt = made.Attempt
+		made = same
+		attempts = slices.Delete(attempts, i, i+1)
+	} else if p.has != nil && p.has.Settled {
+		made.discard()
+		return nil, status.Errorf(codes.FailedPrecondition, "put: it is published with other rows of part %d: begin another one", made.Part)
+	}
+	attempts = append(attempts, made)
+	if len(attempts) > mostAttempts {
+		attempts[0].discard()
+		attempts = slices.Delete(attempts, 0, 1)
+	}
+	p.parts[made.Part] = attempts
+	s.reportLocked(peer.Staged{ID: p.ID, Parts: []protocol.PutPart{made.PutPart}})
+	return made, nil
+}
+
+var errFreed = status.Error(codes.NotFound, "put: it has ended: it was aborted, or no part came for its ttl_s")
+
+// reportLocked queues a report to the head.
+func (s *Stage) reportLocked(m peer.Staged) {
+	s.reports = append(s.reports, m)
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
+}
+
+// News has a value when Reports returns some.
+func (s *Stage) News() <-chan struct{} { return s.news }
+
+// Reports returns the reports to the head since the last call.
+func (s *Stage) Reports() []peer.Staged {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	reports := s.reports
+	s.reports = nil
+	return reports
+}
+
+// mostReported bounds the number of parts in one report, which must be shorter than gRPC's limit of 4 MiB.
+const mostReported = 4096
+
+// Inventory returns all that the node has, for a head that it has joined, instead of the reports so far.
+func (s *Stage) Inventory() (all []peer.Staged) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reports = nil
+	for _, p := range s.puts {
+		of := p.Put
+		m := peer.Staged{Put: &of, ID: p.ID}
+		if p.has != nil {
+			m.Has = &p.has.HeldRows
+		}
+		for _, attempts := range p.parts {
+			for _, a := range attempts {
+				if len(m.Parts) == mostReported {
+					all = append(all, m)
+					m.Parts = nil
+				}
+				m.Parts = append(m.Parts, a.PutPart)
+				select {
+				case <-a.known:
+				default:
+					s.reportLocked(peer.Staged{ID: p.ID, Parts: []protocol.PutPart{a.PutPart}})
+				}
+			}
+		}
+		all = append(all, m)
+	}
+	return append(all, peer.Staged{All: true})
+}
+
+// Known records that the head knows of parts.
+func (s *Stage) Known(k peer.Known) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.puts[k.ID]
+	if p == nil {
+		return
+	}
+	for _, of := range k.Parts {
+		for _, a := range p.parts[of.Part] {
+			select {
+			case <-a.known:
+			default:
+				if a.Hash == of.Hash {
+					close(a.known)
+				}
+			}
+		}
+	}
+}
+
+// Publish makes the parts of a publication readable and reports that.
+func (s *Stage) Publish(m peer.Publish) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.puts[m.ID]
+	if p == nil {
+		s.reportLocked(peer.Staged{ID: m.ID, Refusal: fmt.Sprintf("data node %d restarted, and its parts are lost: put them again", s.cfg.Node)})
+		return
+	}
+	if p.has == nil || p.has.Fingerprint != m.As.Fingerprint {
+		if err := p.publish(m); err != nil {
+			s.reportLocked(peer.Staged{ID: m.ID, Refusal: fmt.Sprintf("data node %d: %v", s.cfg.Node, err)})
+			return
+		}
+	}
+	p.has.Publication = m.As
+	has := p.has.HeldRows
+	s.reportLocked(peer.Staged{ID: m.ID, Has: &has})
+}
+
+func (p *put) publish(m peer.Publish) error {
+	var chunks []*rows.Chunk
+	for _, want := range m.Parts {
+		attempts := p.parts[want.Part]
+		i := slices.IndexFunc(attempts, func(o *part) bool { return o.Hash == want.Hash })
+		if i < 0 {
+			return fmt.Errorf("part %d is lost: put it again", want.Part)
+		}
+		chunks = append(chunks, attempts[i].chunks...)
+	}
+	all, err := rows.NewRows(p.layout, chunks)
+	if err != nil {
+		return err
+	}
+	if p.has != nil {
+		p.has.Rows.Release()
+	}
+	p.has = &Held{
+		Put: p.Put, Layout: p.layout, Rows: all, parts: m.Parts,
+		HeldRows: peer.HeldRows{Publication: m.As, NodeRows: all.Len(), Bytes: all.Bytes(), ColumnBytes: all.ColumnBytes()},
+	}
+	return nil
+}
+
+// Settle frees the attempts of a put that its publication does not have.
+func (s *Stage) Settle(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.puts[id]
+	if p == nil || p.has == nil || p.has.Settled {
+		return
+	}
+	p.has.Settled = true
+	chosen := map[int]string{}
+	for _, c := range p.has.parts {
+		chosen[c.Part] = c.Hash
+	}
+	for number, attempts := range p.parts {
+		p.parts[number] = slices.DeleteFunc(attempts, func(a *part) bool {
+			if hash, ok := chosen[number]; ok && hash == a.Hash {
+				return false
+			}
+			a.discard()
+			return true
+		})
+	}
+	s.cfg.Log.Info("a dataset is published", "name", p.Name, "fingerprint", p.has.Fingerprint, "rows", p.has.NodeRows, "bytes", p.has.Bytes)
+}
+
+// Unput frees what the node has of a put; streams that read its rows may end before.
+func (s *Stage) Unput(id string) {
+	s.mu.Lock()
+	p := s.puts[id]
+	delete(s.puts, id)
+	s.mu.Unlock()
+	if p == nil {
+		return
+	}
+	s.cfg.Gone(id)
+	p.end()
+	if p.has != nil {
+		p.has.Rows.Release()
+	}
+	p.arena.Release()
+}
+
+// Find returns the rows of a published put, nil if the node has none. They are valid until Gone is called, unless they are retained.
+func (s *Stage) Find(id string) *Held {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.puts[id]; p != nil {
+		return p.has
+	}
+	return nil
+}
+
+// Close frees everything.
+func (s *Stage) Close() {
+	s.mu.Lock()
+	var ids []string
+	for id := range s.puts {
+		ids = append(ids, id)
+	}
+	s.mu.Unlock()
+	for _, id := range ids {
+		s.Unput(id)
+	}
+}

@@ -1,0 +1,77 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import "github.com/kubeflow/datacache/cacheserver/protocol"
+
+// Put tells a node of a put, whose parts it then accepts. It is immutable.
+type Put struct {
+	ID     string `json:"id"`
+	Name   string `json:"name"`
+	Mode   string `json:"mode"`
+	Parts  int    `json:"parts"`
+	Nodes  int    `json:"nodes"`  // of the cache
+	Schema []byte `json:"schema"` // an Arrow IPC message
+	// Columns describe the columns for the fingerprint: name, type, and whether nulls are allowed.
+	Columns [][3]string `json:"columns"`
+	Keep    string      `json:"keep"`
+	Recipe  string      `json:"recipe,omitempty"`
+	Source  string      `json:"source,omitempty"`
+	TTL     int64       `json:"ttl_s"`
+}
+
+// Node is the data node that a part belongs to.
+func (p Put) Node(part int) int { return part * p.Nodes / p.Parts }
+
+// Publish tells a node which parts of a put the dataset has. The node makes their rows readable and answers with Staged; it keeps everything
+// that it has of the put until Settle.
+type Publish struct {
+	ID    string             `json:"id"`
+	As    Publication        `json:"as"`
+	Parts []protocol.PutPart `json:"parts"` // of this node, in order
+}
+
+// Publication is the record of a publication, the same on all nodes.
+type Publication struct {
+	Fingerprint string `json:"fingerprint"`
+	Rows        int64  `json:"rows"` // of all nodes
+	At          int64  `json:"at"`   // nanoseconds since the Unix epoch: of two versions of a name, the later one counts
+}
+
+// Settle tells a node that all nodes have the rows of a publication: what else they have of the put can be freed.
+type Settle struct {
+	ID string `json:"id"`
+}
+
+// Unput tells a node to free what it has of a put or of the dataset made by it.
+type Unput struct {
+	ID string `json:"id"`
+}
+
+// Staged tells the head what a node has of a put: after each part, which the head answers with Known, after Publish, and for every put when the
+// node joins. The last one of those, or the only one, has All set.
+type Staged struct {
+	Put   *Put               `json:"put,omitempty"` // when the node joins
+	ID    string             `json:"id"`
+	Parts []protocol.PutPart `json:"parts,omitempty"` // that have been put, or some of them
+	Has   *HeldRows          `json:"has,omitempty"`
+	// Refusal says why a node could not publish.
+	Refusal string `json:"refusal,omitempty"`
+	All     bool   `json:"all,omitempty"`
+}
+
+// Known tells a node that the head knows of parts that the node has put: their clients may have receipts.
+type Known struct {
+	ID    string             `json:"id"`
+	Parts []protocol.PutPart `json:"parts"`
+}
+
+// HeldRows is the rows of a publication that a node has.
+type HeldRows struct {
+	Publication
+	NodeRows    int64   `json:"node_rows"`
+	Bytes       int64   `json:"bytes"`
+	ColumnBytes []int64 `json:"column_bytes"`
+	Settled     bool    `json:"settled,omitempty"`
+}

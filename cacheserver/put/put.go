@@ -1,0 +1,184 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package put is the life of puts, by which clients make datasets of rows that they send: which parts the data nodes have of each, what is
+// published, and what must be freed. It does no I/O.
+package put
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+)
+
+// state is the state of a put.
+type state int
+
+const (
+	staging    state = iota // parts are put
+	publishing              // nodes make the rows readable, and some have not answered
+	ready                   // a dataset that can be read while all nodes are there
+	failed                  // rows of a published dataset are lost
+	retired                 // a dataset that another one of the name has replaced
+)
+
+// put is a put and, once it is published, the dataset that it made.
+type put struct {
+	peer.Put
+	state   state
+	parts   map[int][]protocol.PutPart // good attempts, the last one at the end
+	lost    map[int]bool               // parts that a node had, and lost
+	touched time.Time                  // when a part was last staged
+	retired time.Time
+	failure string
+
+	gathered []protocol.PutPart // the receipts for a publication so far
+
+	chosen []protocol.PutPart // when it is published: its parts in order
+	as     peer.Publication
+	asked  []bool           // by node: it was told to publish
+	held   []*peer.HeldRows // by node
+}
+
+// Order is a message to a node.
+type Order struct {
+	Node    int
+	Message peer.ToNode
+}
+
+func newPut(of peer.Put, now time.Time) *put {
+	return &put{
+		Put: of, parts: map[int][]protocol.PutPart{}, lost: map[int]bool{}, touched: now,
+		asked: make([]bool, of.Nodes), held: make([]*peer.HeldRows, of.Nodes),
+	}
+}
+
+// add records parts that a node has.
+func (p *put) add(parts []protocol.PutPart, now time.Time) {
+	for _, part := range parts {
+		kept := slices.DeleteFunc(p.parts[part.Part], func(o protocol.PutPart) bool { return o.Hash == part.Hash })
+		p.parts[part.Part] = append(kept, part)
+		delete(p.lost, part.Part)
+		p.touched = now
+	}
+}
+
+// leave records that a node is not connected: what it has is not known.
+func (p *put) leave(node int) {
+	p.asked[node], p.held[node] = false, nil
+	p.suspect(node)
+}
+
+// suspect takes the parts of a node for lost, until it says that it has them.
+func (p *put) suspect(node int) {
+	for part := range p.parts {
+		if p.Node(part) == node {
+			delete(p.parts, part)
+			p.lost[part] = true
+		}
+	}
+}
+
+// complete reports whether all nodes have the rows of the publication.
+func (p *put) complete() bool {
+	for _, h := range p.held {
+		if h == nil || h.Fingerprint != p.as.Fingerprint {
+			return false
+		}
+	}
+	return len(p.held) > 0
+}
+
+// nodeParts are the chosen parts of a node.
+func (p *put) nodeParts(node int) (parts []protocol.PutPart) {
+	for _, c := range p.chosen {
+		if p.Node(c.Part) == node {
+			parts = append(parts, c)
+		}
+	}
+	return parts
+}
+
+// last are the last good attempts of all parts, in order.
+func (p *put) last() []protocol.PutPart {
+	all := make([]protocol.PutPart, 0, len(p.parts))
+	for _, attempts := range p.parts {
+		all = append(all, attempts[len(attempts)-1])
+	}
+	slices.SortFunc(all, func(a, b protocol.PutPart) int { return a.Part - b.Part })
+	return all
+}
+
+// staged is the number of bytes of all parts, with attempts that are not the last.
+func (p *put) staged() (bytes int64) {
+	for _, attempts := range p.parts {
+		for _, a := range attempts {
+			bytes += a.Bytes
+		}
+	}
+	return bytes
+}
+
+// has reports whether a part was staged with these rows.
+func (p *put) has(part protocol.PutPart) bool {
+	return slices.ContainsFunc(p.parts[part.Part], func(o protocol.PutPart) bool { return o.Hash == part.Hash && o.Rows == part.Rows })
+}
+
+// orderVersion is the version of the epoch order used with row indices.
+const orderVersion = 1
+
+// fingerprint identifies the rows of parts in order: what determines their indices, and nothing else.
+func fingerprint(columns [][3]string, parts []protocol.PutPart) (string, error) {
+	type part struct {
+		Part int
+		Rows int64
+		Hash string
+	}
+	content := make([]part, len(parts))
+	for i, p := range parts {
+		content[i] = part{p.Part, p.Rows, p.Hash}
+	}
+	text, err := json.Marshal(struct {
+		OrderVersion int
+		Columns      [][3]string
+		Parts        []part
+	}{orderVersion, columns, content})
+	if err != nil {
+		return "", fmt.Errorf("fingerprint a put: %w", err)
+	}
+	digest := sha256.Sum256(text)
+	return hex.EncodeToString(digest[:16]), nil
+}
+
+// ranges writes numbers as ranges, such as 1, 4-7; at most some of them.
+func ranges(numbers []int) string {
+	slices.Sort(numbers)
+	text := ""
+	for i, shown := 0, 0; i < len(numbers); shown++ {
+		end := i
+		for end+1 < len(numbers) && numbers[end+1] == numbers[end]+1 {
+			end++
+		}
+		if text != "" {
+			text += ", "
+		}
+		if shown == mostShown {
+			return text + fmt.Sprintf("and %d more", len(numbers)-i)
+		}
+		text += fmt.Sprint(numbers[i])
+		if end > i {
+			text += fmt.Sprintf("-%d", numbers[end])
+		}
+		i = end + 1
+	}
+	return text
+}
+
+// mostShown is how many ranges of numbers of parts a message shows.
+const mostShown = 10
