@@ -3,6 +3,8 @@
 
 package protocol
 
+import "slices"
+
 // Status is the JSON of /status and of DoAction("status") in wire contract v1.
 type Status struct {
 	State    State        `json:"state"`
@@ -30,6 +32,12 @@ type DatasetStatus struct {
 	Rows        int64  `json:"rows"`
 	Bytes       int64  `json:"bytes"`
 	Published   int64  `json:"published"` // seconds since the Unix epoch
+}
+
+// ServesEarly reports whether a cache that is not Ready answers early requests: its rows are counted, and all data nodes load them.
+func (s Status) ServesEarly() bool {
+	loads := func(n NodeStatus) bool { return n.State == NodeLoading || n.State == NodeReady }
+	return s.Counted && len(s.Nodes) > 0 && !slices.ContainsFunc(s.Nodes, func(n NodeStatus) bool { return !loads(n) })
 }
 
 // AccessStatus is what a head says of its rules.

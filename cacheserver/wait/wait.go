@@ -34,6 +34,8 @@ type Head struct {
 type Config struct {
 	// Heads of the caches to wait for, at least one.
 	Heads []Head
+	// Counted ends the wait for a cache when its rows can be read, which may be before all are loaded (protocol.Status.ServesEarly).
+	Counted bool
 	// Timeout ends the wait; default 1 hour.
 	Timeout time.Duration
 	// Poll is the interval between requests; default 1 s.
@@ -90,7 +92,7 @@ func UntilReady(ctx context.Context, cfg Config) error {
 	all := make([]*waiter, len(cfg.Heads))
 	group, waiting := errgroup.WithContext(limited)
 	for i, head := range cfg.Heads {
-		w := &waiter{head: head, told: told, lines: progressPrinter{name: head.Name, out: out, every: cfg.Every, begin: begin}}
+		w := &waiter{head: head, counted: cfg.Counted, told: told, lines: progressPrinter{name: head.Name, out: out, every: cfg.Every, begin: begin}}
 		all[i] = w
 		group.Go(func() error { return w.wait(waiting, cfg.Poll) })
 	}
@@ -118,12 +120,13 @@ func timeout(after time.Duration, all []*waiter) *TimeoutError {
 
 // waiter waits for one cache.
 type waiter struct {
-	head  Head
-	told  *notices
-	lines progressPrinter
+	head    Head
+	counted bool
+	told    *notices
+	lines   progressPrinter
 }
 
-// wait returns nil once the cache is ready, a *FailedError if it has failed, or ctx's error.
+// wait returns nil once the cache is ready, or counted, a *FailedError if it has failed, or ctx's error.
 func (w *waiter) wait(ctx context.Context, poll time.Duration) error {
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
@@ -135,7 +138,7 @@ func (w *waiter) wait(ctx context.Context, poll time.Duration) error {
 			w.lines.unreachable(err, w.told.of(w.head.Name), time.Now())
 		default:
 			w.lines.status(status, w.told.of(w.head.Name), time.Now())
-			if status.State == protocol.StateReady {
+			if status.State == protocol.StateReady || w.counted && status.ServesEarly() {
 				return nil
 			}
 			if status.State == protocol.StateFailed {

@@ -22,6 +22,7 @@ const (
 	planning = `{"state":"Planning","reason":"planning (1/2 files)"}`
 	loading  = `{"state":"Loading","reason":"loading 40% (2/5 splits)","rows":200,"bytes":4000000,"splits":{"done":2,"total":5},
 		"nodes":[{"index":0,"state":"Ready","splits":{"done":2,"total":2}},{"index":1,"state":"Loading","splits":{"done":0,"total":3}}]}`
+	counted  = `{"state":"Loading","reason":"loading","counted":true,"splits":{"done":0,"total":5},"nodes":[{"index":0,"state":"Loading"},{"index":1,"state":%q}]}`
 	ready    = `{"state":"Ready","reason":"ready","table":"db.t","snapshot":7,"rows":500,"bytes":9000000,"nodes":[{"index":0,"state":"Ready"},{"index":1,"state":"Ready"}]}`
 	degraded = `{"state":"Degraded","reason":"data node 1 restarted, reloading"}`
 	failed   = `{"state":"Failed","reason":"a.parquet: not a Parquet file"}`
@@ -45,6 +46,24 @@ func headThatSays(t *testing.T, answers ...string) string {
 
 // only is the head of the only cache.
 func only(url string) []Head { return []Head{{URL: url}} }
+
+// TestWaitUntilCounted waits for a cache that loads and knows its rows, with all data nodes.
+func TestWaitUntilCounted(t *testing.T) {
+	joined, missing := fmt.Sprintf(counted, "Loading"), fmt.Sprintf(counted, "Missing")
+	for _, tt := range []struct {
+		answers []string
+		counted bool
+		ends    bool
+	}{
+		{[]string{planning, missing, joined}, true, true}, {[]string{ready}, true, true},
+		{[]string{joined}, false, false}, {[]string{loading}, true, false}, {[]string{missing}, true, false},
+	} {
+		err := UntilReady(t.Context(), Config{Heads: only(headThatSays(t, tt.answers...)), Counted: tt.counted, Timeout: 200 * time.Millisecond, Poll: time.Millisecond, Out: io.Discard})
+		if (err == nil) != tt.ends {
+			t.Errorf("answers %v, counted %t: %v, want an end: %t", tt.answers, tt.counted, err, tt.ends)
+		}
+	}
+}
 
 func TestWait(t *testing.T) {
 	tests := []struct {

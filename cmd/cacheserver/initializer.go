@@ -29,7 +29,7 @@ const (
 const headPort = ":8080"
 
 func initializerCommand(env command.Env) *cobra.Command {
-	var address, status, timeout, every, notices string
+	var address, status, timeout, every, notices, gate string
 	cmd := &cobra.Command{
 		Use:   "initializer",
 		Short: "Wait until caches are ready and print their progress (a TrainJob's dataset-initializer step)",
@@ -48,6 +48,10 @@ It exits with 0 when all caches are ready, %d when a cache failed, %d when one w
 				return err
 			}
 			cfg := wait.Config{Heads: heads, Out: cmd.OutOrStdout()}
+			if gate != "ready" && gate != "counted" {
+				return fmt.Errorf(`--gate: %q, want "ready" or "counted"`, gate)
+			}
+			cfg.Counted = gate == "counted"
 			if cfg.Timeout, err = positive("timeout", timeout); err != nil {
 				return err
 			}
@@ -70,6 +74,8 @@ It exits with 0 when all caches are ready, %d when a cache failed, %d when one w
 	flags.StringVar(&status, "status", env("CACHE_STATUS"),
 		"URL that tells the state of a cache without a head, instead of --head; the pod's UID (env POD_UID) is added to it (env CACHE_STATUS)")
 	flags.StringVar(&timeout, "timeout", env.Or("READY_TIMEOUT", "1h"), "give up after this long (env READY_TIMEOUT)")
+	flags.StringVar(&gate, "gate", env.Or("GATE", "ready"),
+		"ready: until all rows are loaded; counted: until they can be read, which may be before they are loaded (env GATE)")
 	flags.StringVar(&every, "every", env.Or("PROGRESS_INTERVAL", "10s"), "print a line at least this often while the cache loads (env PROGRESS_INTERVAL)")
 	flags.StringVar(&notices, "notices", env("NOTICES"), "host:port that takes the controller's notices by HTTP; empty: none (env NOTICES)")
 	return cmd

@@ -28,8 +28,11 @@ var parameterNames = []string{
 	"SUSPEND_GRACE", "READINESS_INITIAL_DELAY_SECONDS", "READINESS_PERIOD_SECONDS", "READINESS_TIMEOUT_SECONDS", "READINESS_FAILURE_THRESHOLD",
 }
 
-// gateNames are the gate's own durations (cacheserver initializer --help), which are passed to it unchanged.
-var gateNames = []string{"READY_TIMEOUT", "PROGRESS_INTERVAL"}
+// gateNames are the gate's own variables (cacheserver initializer --help), which are passed to it unchanged.
+var gateNames = []string{"READY_TIMEOUT", "PROGRESS_INTERVAL", gateName}
+
+// gateName is the variable that says until when the gate waits.
+const gateName = "GATE"
 
 // fluidNames are the variables that only a cache of files reads; IDLE_TTL and CACHE_SCOPE are shared with caches of tables.
 var fluidNames = []string{
@@ -193,11 +196,17 @@ func (s *spec) refuse(p parameter, format string, args ...any) {
 	s.errs = append(s.errs, p.invalid(format, args...))
 }
 
-// gate checks the gate's own durations, which it would reject only when it runs.
+// gate checks the gate's own variables, which it would reject only when it runs.
 func (s *spec) gate() {
 	for _, name := range gateNames {
 		p, ok := s.lookup(name)
 		if !ok {
+			continue
+		}
+		if name == gateName {
+			if p.value != "ready" && p.value != "counted" {
+				s.refuse(p, `must be "ready" or "counted"`)
+			}
 			continue
 		}
 		if d, err := time.ParseDuration(p.value); err != nil || d <= 0 {

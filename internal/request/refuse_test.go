@@ -101,6 +101,7 @@ func TestParseRefuses(t *testing.T) {
 
 		{"readiness", trainJob(table, location, "READINESS_PERIOD_SECONDS=0"), []string{atEnv1, `"0"`, "integer from 1"}},
 		{"timeout", trainJob(table, location, "READY_TIMEOUT=600"), []string{atEnv1, `"600"`, "such as 90s"}},
+		{"gate", trainJob(table, location, "GATE=Ready"), []string{atEnv1, `"Ready"`, `"ready" or "counted"`}},
 		{"scope", trainJob(table, location, "CACHE_SCOPE=cluster"), []string{atEnv1, `"cluster"`, `"job"`, `"namespace"`}},
 		{"idle TTL of a job's own", trainJob(table, location, "IDLE_TTL=1h"), []string{atEnv1, `"1h"`, "only with CACHE_SCOPE=namespace"}},
 		{"idle TTL", trainJob(table, "CACHE_SCOPE=namespace", "IDLE_TTL=3600", location), []string{atEnv1, `"3600"`, "such as 30m"}},

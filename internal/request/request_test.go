@@ -192,7 +192,7 @@ func TestParse(t *testing.T) {
 			plain(func(_ *Request, a *v1alpha1.ArrowCache) {
 				a.Readiness = &v1alpha1.Readiness{PeriodSeconds: 20, FailureThreshold: 9}
 			})},
-		{"the gate's own", trainJob(table, location, "READY_TIMEOUT=2h", "PROGRESS_INTERVAL=5s"), nil, plain(nil)},
+		{"the gate's own", trainJob(table, location, "READY_TIMEOUT=2h", "PROGRESS_INTERVAL=5s", "GATE=counted"), nil, plain(nil)},
 		{"the platform's defaults", trainJob(table, location, "CLUSTER_SIZE=4", "WORKER_CPU="),
 			append(variables("CLUSTER_SIZE=9", "WORKER_CPU=3", "CACHE_IMAGE=x", "STORAGE_URI=hf://x", "IDLE_TTL=5m", "OTHER=y"),
 				corev1.EnvVar{Name: "TRAIN_JOB_NAME", ValueFrom: &corev1.EnvVarSource{}}),
