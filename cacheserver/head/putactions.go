@@ -76,6 +76,11 @@ func (s *service) beginPut(ctx context.Context, body []byte) (any, error) {
 	if err := protocol.DecodeBody(protocol.PutBegin, body, &b); err != nil {
 		return nil, err
 	}
+	if b.Recipe != "" && len(b.Schema) == 0 { // it only asks
+		s.cluster.mu.Lock()
+		defer s.cluster.mu.Unlock()
+		return protocol.Begun{Exists: s.cluster.puts.catalog.Made(b.Name, b.Recipe, b.Source)}, nil
+	}
 	return s.begin(ctx, b)
 }
 

@@ -63,12 +63,12 @@ func (c *Catalog) Begin(of peer.Put, now time.Time) (b protocol.Begun, err error
 	if missing := c.missing(); missing != "" {
 		return b, status.Error(codes.Unavailable, missing)
 	}
+	if made := c.Made(of.Name, of.Recipe, of.Source); of.Recipe != "" && made != "" {
+		return protocol.Begun{Exists: made}, nil
+	}
 	for _, p := range c.puts {
 		if of.Recipe == "" || p.Name != of.Name || p.Recipe != of.Recipe || p.Source != of.Source {
 			continue
-		}
-		if p.state == ready {
-			return protocol.Begun{Exists: p.as.Fingerprint}, nil
 		}
 		if p.state <= publishing && p.Parts == of.Parts && slices.Equal(p.Columns, of.Columns) {
 			return protocol.Begun{Put: p.ID, Joined: true}, nil
@@ -84,6 +84,16 @@ func (c *Catalog) Begin(of peer.Put, now time.Time) (b protocol.Begun, err error
 	c.puts[of.ID] = p
 	c.tellAll(peer.ToNode{Put: &p.Put})
 	return protocol.Begun{Put: of.ID}, nil
+}
+
+// Made returns the fingerprint of the dataset of a name that was made by a recipe from a source; "" if there is none.
+func (c *Catalog) Made(name, recipe, source string) string {
+	for _, p := range c.puts {
+		if p.state == ready && p.Name == name && p.Recipe == recipe && p.Source == source {
+			return p.as.Fingerprint
+		}
+	}
+	return ""
 }
 
 // free returns an error if a put of a mode can't have a name.

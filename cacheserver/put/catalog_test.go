@@ -166,6 +166,12 @@ func TestRecipe(t *testing.T) {
 	if b := begin(t, c, two); published.Dataset != "a@"+b.Exists {
 		t.Errorf("after it was published: %+v", b)
 	}
+	if got := c.Made("a", "r", "s"); published.Dataset != "a@"+got {
+		t.Errorf("made as %q", got)
+	}
+	if got := c.Made("a", "r", "other"); got != "" {
+		t.Errorf("of another source, made as %q", got)
+	}
 	two.Source = "other"
 	if b := begin(t, c, func() peer.Put { two.Mode = protocol.PutReplace; return two }()); b.Joined || b.Exists != "" {
 		t.Errorf("of another source: %+v", b)

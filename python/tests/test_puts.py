@@ -13,7 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kubeflow_datacache import ColumnError, DataCache, DatasetChangedError, Put, RefusedError, UnreachableError, put
+from kubeflow_datacache import (
+    ColumnError,
+    DataCache,
+    DatasetChangedError,
+    Put,
+    RefusedError,
+    UnreachableError,
+    derive,
+    put,
+)
 from kubeflow_datacache.puts import parts_of, plain_schema
 
 ROWS = 10_000
@@ -180,3 +189,48 @@ def test_dictionaries_are_put_as_values(cache: DataCache) -> None:
     encoded = plain.set_column(2, "text", plain["text"].dictionary_encode())
     one, two = (put(cache, name, rows, progress=False) for name, rows in (("a", plain), ("b", encoded)))
     assert one.fingerprint == two.fingerprint
+
+
+class Tokens:
+    """Counts the rows that it makes tokens of, and fails at one of them."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.rows, self.fails_at = 0, fails_at
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.Table:
+        """The ids, and so many tokens."""
+        ids = batch["id"].to_pylist()
+        if self.fails_at in ids and len(ids) > 8:  # not in the first few rows, from which the schema is learnt
+            raise ValueError("no token for it")
+        self.rows += len(ids)
+        return pa.table({"id": ids, "tokens": pa.array([[i] * (i % 3) for i in ids], pa.list_(pa.int32()))})
+
+
+def test_a_dataset_is_derived_once(cache: DataCache) -> None:
+    put(cache, "text", table(), parts=3, progress=False)
+    with named(cache, "text") as rows:
+        first = Tokens(fails_at=9_000)
+        with pytest.raises(ValueError, match="no token"):
+            derive(rows, first, "tok", columns=["id"], parts=10, workers=1, recipe="t")
+        assert 9_000 <= first.rows < ROWS
+        second = Tokens()
+        made = derive(rows, second, "tok", columns=["id"], parts=10, recipe="t", patience=0.1)
+        assert second.rows == 1_000 + 8, "nine parts of ten were there, and eight rows tell the schema"
+        third = Tokens()
+        again = derive(rows, third, "tok", columns=["id"], parts=10, recipe="t")
+        assert (again.existed, again.fingerprint, third.rows) == (True, made.fingerprint, 0)
+        with named(cache, "tok") as derived:
+            assert derived.head(ROWS)["id"].to_pylist() == list(range(ROWS))
+        other = derive(rows, Tokens(), "tok", columns=["id"], parts=5, recipe="t")
+        assert not other.existed, "other parts are another recipe"
+
+
+def test_of_two_at_once_one_works(cache: DataCache) -> None:
+    put(cache, "text", table(), parts=3, progress=False)
+    with named(cache, "text") as rows, ThreadPoolExecutor(3) as pool:
+        workers = [Tokens() for _ in range(3)]
+        made = list(pool.map(lambda fn: derive(rows, fn, "tok", columns=["id"], parts=10, recipe="t"), workers))
+        assert len({one.fingerprint for one in made}) == 1
+        assert ROWS <= sum(fn.rows for fn in workers) <= ROWS + 3 * 8  # eight rows tell each of them the schema
+        with named(cache, "tok") as derived:
+            assert len(derived) == ROWS

@@ -19,6 +19,7 @@ from kubeflow_datacache.buckets import LengthBuckets
 from kubeflow_datacache.cache import DataCache
 from kubeflow_datacache.credentials import CredentialOptions
 from kubeflow_datacache.dataset import Dataset
+from kubeflow_datacache.derive import derive
 from kubeflow_datacache.errors import (
     CacheFailedError,
     ColumnError,
@@ -89,6 +90,7 @@ __all__ = [
     "VerifiedEpoch",
     "World",
     "__version__",
+    "derive",
     "mix",
     "put",
     "verify",

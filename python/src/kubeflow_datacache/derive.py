@@ -1,0 +1,132 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Derives a dataset from the rows of a cache once: the first trial makes the tokens, and all others read them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from kubeflow_datacache.arguments import check_callable, check_int, check_seconds
+from kubeflow_datacache.puts import Published, Put
+
+if TYPE_CHECKING:
+    from kubeflow_datacache.cache import DataCache
+
+_BATCH_BYTES: Final = 4 << 20  # of the rows that are given to the function at a time
+_PROBE_ROWS: Final = 8  # of the cache, from which the function's schema is learnt
+_LOOK_SECONDS: Final = 0.5
+
+
+def derive(
+    cache: DataCache,
+    fn: Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table],
+    name: str,
+    *,
+    columns: Sequence[str] | None = None,
+    parts: int = 64,
+    workers: int = 4,
+    parameters: Mapping[str, Any] | None = None,
+    files: Sequence[str | os.PathLike[str]] = (),
+    recipe: str | None = None,
+    patience: float = 30.0,
+) -> Published:
+    """The dataset `name` of what `fn` makes of the rows that `cache` reads, put into the same cache.
+
+    fn: makes record batches of record batches, row by row, with the same columns each time; it runs here, in `workers`
+    threads. columns: those that it gets. The rows are read and put in `parts` shards.
+
+    If the dataset is there already, made by the same recipe from the same rows, it is returned at once, with `existed`,
+    and fn is not called. If another process is making it, this one waits, and goes on with the missing parts when no
+    part has come for `patience` seconds, as after a crash: finished parts are not made again.
+
+    recipe: what identifies fn. By default, its source text, `parameters` (as JSON) and the content of `files`, such as
+    a tokenizer's. A dataset of the name by another recipe is replaced.
+    """
+    check_callable(fn)
+    check_int("parts", parts, 1)
+    made_by = recipe_of(fn, parameters, files) if recipe is None else recipe
+    made_by = hashlib.sha256(json.dumps([made_by, parts, columns]).encode()).hexdigest()
+    source = cache.dataset.fingerprint
+    asked = cache.act("put.begin", name=name, parts=parts, recipe=made_by, source=source)
+    if fingerprint := asked.get("exists"):
+        return Published(name=name, fingerprint=fingerprint, rows=None, existed=True)
+    with contextlib.closing(cache.table(columns=columns)) as table:
+        probe = _table(fn(table.__getitems__(range(min(_PROBE_ROWS, len(cache))))))
+    started = Put.begin(cache, name, probe.schema, parts=parts, mode="replace", recipe=made_by, source=source)
+    if started.exists is not None:
+        return Published(name=name, fingerprint=started.exists, rows=None, existed=True)
+    if started.joined and (published := _wait(started, name, check_seconds("patience", patience))) is not None:
+        return published
+    there = {part["part"] for part in started.status()["parts"]}
+    missing = [part for part in range(parts) if part not in there]
+    with ThreadPoolExecutor(check_int("workers", workers, 1)) as pool:
+        running = [
+            pool.submit(started.send, part, lambda part=part: _shard(cache, fn, columns, part, parts))
+            for part in missing
+        ]
+        try:
+            for each in running:
+                each.result()
+        except BaseException:
+            for each in running:
+                each.cancel()
+            raise
+    return started.publish()
+
+
+def recipe_of(
+    fn: Callable[..., Any], parameters: Mapping[str, Any] | None, files: Sequence[str | os.PathLike[str]]
+) -> str:
+    """The hash of a function's source text, of parameters and of files."""
+    try:
+        text = inspect.getsource(fn)
+    except (OSError, TypeError):
+        raise ValueError(f"recipe: {fn!r} has no source text: give recipe=, a text that identifies it") from None
+    found = hashlib.sha256(json.dumps([text, parameters], sort_keys=True).encode())
+    for path in files:
+        found.update(hashlib.sha256(Path(path).read_bytes()).digest())
+    return found.hexdigest()
+
+
+def _wait(started: Put, name: str, patience: float) -> Published | None:
+    """Waits for another process to publish; None if no part has come for so long."""
+    seen, since = -1, time.monotonic()
+    while True:
+        status = started.status()
+        if reference := status.get("dataset"):
+            return Published(name=name, fingerprint=reference.partition("@")[2], rows=None, existed=True)
+        if (parts := len(status["parts"])) != seen:
+            seen, since = parts, time.monotonic()
+        if time.monotonic() - since > patience:
+            return None
+        time.sleep(min(_LOOK_SECONDS, patience))
+
+
+def _shard(
+    cache: DataCache, fn: Callable[..., Any], columns: Sequence[str] | None, part: int, parts: int
+) -> Iterator[pa.Table]:
+    """What the function makes of a shard of the rows."""
+    rows = len(cache)
+    end, each = rows * (part + 1) // parts, max(1, round(_BATCH_BYTES / cache.described.row_bytes))
+    with contextlib.closing(cache.table(columns=columns)) as table:
+        for first in range(rows * part // parts, end, each):
+            yield _table(fn(table.__getitems__(range(first, min(first + each, end)))))
+
+
+def _table(made: Any) -> pa.Table:
+    if isinstance(made, pa.RecordBatch):
+        return pa.Table.from_batches([made])
+    if not isinstance(made, pa.Table):
+        raise TypeError(f"fn returned {type(made).__name__}: want a record batch or a table")
+    return made
