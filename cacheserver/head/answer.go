@@ -4,6 +4,7 @@
 package head
 
 import (
+	"bytes"
 	"encoding/json"
 	"math/bits"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 )
 
 // share is the part of a response that one data node contributes.
@@ -29,6 +31,7 @@ type answer struct {
 	view    *view
 	request protocol.Request
 	columns []int
+	narrow  string // the shortest types of the columns' integers, see rows.Codes; empty if those are the table's
 	records int64
 	shares  []share
 }
@@ -39,7 +42,7 @@ func (v *view) answer(r protocol.Request) (answer, error) {
 	if err != nil {
 		return answer{}, status.Error(codes.InvalidArgument, err.Error())
 	}
-	a := answer{view: v, columns: columns, request: r}
+	a := answer{view: v, columns: columns, narrow: v.narrowOf(columns), request: r}
 	switch r.Kind {
 	case protocol.Shard:
 		err = a.shard(r)
@@ -136,12 +139,33 @@ func (a *answer) add(node int, rows int64, t protocol.Ticket) {
 	t = a.within(t)
 	t.Node, t.Bounds, t.Columns = node, a.view.places.bounds[node], a.columns
 	t.Early = a.view.loaded != nil
+	if a.request.Narrow {
+		t.Narrow = a.narrow
+	}
 	t.Job, t.Claimed, t.Reader = a.request.Job, a.request.Claimed, a.request.Reader
 	t.Dataset, t.Incarnation = a.view.key, a.view.nodes[node].incarnation
 	a.shares = append(a.shares, share{node: node, rows: rows, ticket: t})
 }
 
-// bytes estimates the Arrow body bytes of the response from each node's mean row size.
+// narrowOf returns the shortest types of the integers of some columns, nil means all; "" if they are the table's.
+func (v *view) narrowOf(columns []int) string {
+	types := []byte(v.narrow)
+	if columns != nil {
+		types = make([]byte, len(columns))
+		for i, c := range columns {
+			types[i] = rows.Declared
+			if c < len(v.narrow) {
+				types[i] = v.narrow[c]
+			}
+		}
+	}
+	if len(bytes.Trim(types, string(rows.Declared))) == 0 {
+		return ""
+	}
+	return string(types)
+}
+
+// bytes estimates the Arrow body bytes of the response, in the table's types, from each node's mean row size.
 func (a *answer) bytes() int64 {
 	var total int64
 	for _, s := range a.shares {
@@ -178,6 +202,7 @@ func scale(a, b, c int64) int64 {
 // info encodes the response. Tickets are valid for ttl from now.
 func (a *answer) info(d *flight.FlightDescriptor, seal protocol.Sealer, scheme string, now time.Time, ttl time.Duration) (*flight.FlightInfo, error) {
 	about := protocol.InfoMetadata{V: protocol.Version, Dataset: a.view.plan.dataset, Rows: a.view.rows, Loaded: a.view.loaded}
+	about.Narrow = a.narrow != "" && a.request.Kind == protocol.Take
 	if s := a.view.selection; s != nil {
 		about.Dataset.Fingerprint, about.Filtered, about.Selection = s.fingerprint, &a.view.filtered, &s.Selection
 	}

@@ -84,7 +84,7 @@ func (f *fakeNode) load(hash string) {
 	}
 	f.send(peer.ToHead{Progress: &peer.Progress{Plan: a.Plan, Done: done}})
 	rows := int64(10 * len(done))
-	f.send(peer.ToHead{Loaded: &peer.Loaded{Plan: a.Plan, Rows: rows, Bytes: rows * 8, ColumnBytes: []int64{rows * 8}}})
+	f.send(peer.ToHead{Loaded: &peer.Loaded{Plan: a.Plan, Rows: rows, Bytes: rows * 8, ColumnBytes: []int64{rows * 8}, Fits: []byte{0}}})
 }
 
 func (f *fakeNode) assignment() *peer.Assign {

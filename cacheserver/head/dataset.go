@@ -66,6 +66,7 @@ type load struct {
 	reported    int64  // of the splits in done
 	bytes       int64
 	columnBytes []int64
+	fits        []byte // of the columns' integers, as rows.Rows.Fits
 	done        []bool // splits of its part reported over the node's session
 	count       int    // of them
 	trouble     string // why it makes no progress
@@ -140,14 +141,16 @@ func (d *dataset) loaded(node int, message peer.Loaded, now time.Time) (conflict
 	for i := range splits {
 		rows += splits[i].rows
 	}
-	if l.count != run.Len() || message.Rows != rows || len(message.ColumnBytes) != d.plan.Schema.NumFields() {
+	columns := d.plan.Schema.NumFields()
+	if l.count != run.Len() || message.Rows != rows || len(message.ColumnBytes) != columns || len(message.Fits) != columns {
 		return "", status.Errorf(codes.InvalidArgument, "data node %d says it is loaded with %d rows, but reported %d of %d splits with %d rows", node, message.Rows, l.count, run.Len(), rows)
 	}
 	if sums := d.plan.outline.Loaded; sums != nil && !bytes.Equal(digest(encodeLoaded(splits)), sums[node]) {
 		return fmt.Sprintf("its part of %d splits holds other rows than when it was first loaded; a file was changed, so start a new cache", run.Len()), nil
 	}
 	d.served = nil
-	l.loaded, l.rows, l.bytes, l.columnBytes, l.trouble = true, message.Rows, message.Bytes, message.ColumnBytes, ""
+	l.loaded, l.rows, l.bytes, l.trouble = true, message.Rows, message.Bytes, ""
+	l.columnBytes, l.fits = message.ColumnBytes, message.Fits
 	d.progressed = now
 	return "", nil
 }

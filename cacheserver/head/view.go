@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 )
 
 // view is what responses are made from: the plan, the location of its rows and the nodes that hold them. It is immutable, apart from what
@@ -22,6 +23,7 @@ type view struct {
 	places    *places    // of filtered rows
 	nodes     []server
 	loaded    *float64 // share of the splits that are loaded; nil: all
+	narrow    string   // the shortest types of the columns' integers, see rows.Codes; empty while rows are loaded
 }
 
 // server is a data node that serves its rows.
@@ -100,7 +102,16 @@ func (c *state) expected(node int) (rows int64, columnBytes []int64) {
 
 // serve returns the view of a ready cache.
 func (c *state) serve() (*view, error) {
-	return c.viewOf(func(node int) (int64, []int64) { return c.data.nodes[node].rows, c.data.nodes[node].columnBytes })
+	v, err := c.viewOf(func(node int) (int64, []int64) { return c.data.nodes[node].rows, c.data.nodes[node].columnBytes })
+	if err != nil {
+		return nil, err
+	}
+	fits := make([][]byte, len(c.data.nodes))
+	for i := range fits {
+		fits[i] = c.data.nodes[i].fits
+	}
+	v.narrow = rows.Codes(v.plan.Schema, fits...)
+	return v, nil
 }
 
 // viewOf returns the view of data nodes with the given rows and bytes by column.

@@ -245,6 +245,11 @@ func lend(ticket protocol.Ticket, layout *rows.Layout, rows *rows.Rows, indexes 
 	if err != nil {
 		return l, err
 	}
+	if ticket.Narrow != "" {
+		if columns, err = rows.Narrow(columns, ticket.Narrow); err != nil {
+			return l, status.Errorf(codes.FailedPrecondition, "ticket: %v", err)
+		}
+	}
 	held, index, endIndex := rows.Len(), (*pick.Index)(nil), func() {}
 	if ticket.Filter != "" {
 		if index, endIndex, err = indexes.Lend(ticket.Filter); err != nil {

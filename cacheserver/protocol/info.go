@@ -30,6 +30,9 @@ type InfoMetadata struct {
 	Rows    int64           `json:"rows"`  // rows of the selection
 	Nodes   []assign.Bounds `json:"nodes"` // the filtered rows of each data node
 
+	// Narrow, in the answer to a Take, offers messages with shorter integers: requests with "narrow" get them.
+	Narrow bool `json:"narrow,omitempty"`
+
 	Filtered  *int64     `json:"filtered_rows,omitempty"` // the number of filtered rows; nil if the request has no selection
 	Selection *Selection `json:"selection,omitempty"`     // of the request; nil if it has none
 	Loaded    *float64   `json:"loaded,omitempty"`        // share of the splits that are loaded, of an early answer; otherwise nil

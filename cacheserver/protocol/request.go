@@ -54,6 +54,7 @@ type Request struct {
 	Columns []string     // nil selects all
 	Filter  string       // a WHERE clause, as given; "" selects all rows of the cache
 	Split   *epoch.Split // the part of the filtered rows to use; nil: all of them
+	Narrow  bool         // send integers in the shortest types that the table's values fit in
 	Job     string       // the job that reads, see ValidJob; "" if the request names none
 	Claimed string       // the job that the request names, where Job is the reader's
 	Early   bool         // whether the answer may come while the cache loads
@@ -130,7 +131,7 @@ func shard(index, total uint64) (Request, error) {
 
 // common and sequence list fields of commands in the order in which messages name them.
 var (
-	common   = []string{"v", "kind", "columns", "filter", "split", "job", "early", "dataset"}
+	common   = []string{"v", "kind", "columns", "filter", "split", "narrow", "job", "early", "dataset"}
 	sequence = []string{"seed", "epoch", "shuffle", "clump", "window", "global_batch", "tail", "rank", "world", "worker", "workers", "start_step"}
 )
 
@@ -157,6 +158,7 @@ type body struct {
 	Columns []string                   `json:"columns"`
 	Filter  string                     `json:"filter"`
 	Split   map[string]json.RawMessage `json:"split"`
+	Narrow  bool                       `json:"narrow"`
 	Job     *string                    `json:"job"`
 	Early   bool                       `json:"early"`
 	Dataset *string                    `json:"dataset"`
@@ -258,7 +260,7 @@ func (c *body) request(kind Kind) (r Request, err error) {
 			return Request{}, err
 		}
 	}
-	r.Kind, r.Columns, r.Early = kind, c.Columns, c.Early
+	r.Kind, r.Columns, r.Narrow, r.Early = kind, c.Columns, c.Narrow, c.Early
 	if err := checkColumns(c.Columns); err != nil {
 		return Request{}, err
 	}

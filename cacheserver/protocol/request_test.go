@@ -37,6 +37,7 @@ func TestParseDescriptor(t *testing.T) {
 		{"path with a large total", path("0", "9223372036854775807"), Request{Kind: Shard, Total: 1<<63 - 1}},
 		{"shard", command(`{"v":1,"kind":"shard","index":3,"total":8,"columns":["a","b"]}`), Request{Kind: Shard, Index: 3, Total: 8, Columns: []string{"a", "b"}}},
 		{"take", command(`{"v":1,"kind":"take"}`), Request{Kind: Take}},
+		{"take, narrow", command(`{"v":1,"kind":"take","narrow":true}`), Request{Kind: Take, Narrow: true}},
 		{"take for a job", command(`{"v":1,"kind":"take","job":"team-a/trial-7"}`), Request{Kind: Take, Job: "team-a/trial-7"}},
 		{
 			"epoch", command(`{"v":1,"kind":"epoch","seed":18446744073709551615,"epoch":2,"shuffle":true,"clump":4,"window":6,"global_batch":1024,"tail":"pad","rank":3,"world":8,"worker":1,"workers":2,"start_step":5,"columns":["a"]}`),
@@ -133,6 +134,7 @@ func TestParseDescriptorRefuses(t *testing.T) {
 		{"a long command", "bytes", command(`{"v":1,"kind":"take","columns":["` + strings.Repeat("a", MaxBytes) + `"]}`)},
 		{"no columns", "columns: empty", command(`{"v":1,"kind":"take","columns":[]}`)},
 		{"a column twice", `"a" is named twice`, command(`{"v":1,"kind":"take","columns":["a","a"]}`)},
+		{"narrow is no bool", "narrow: string does not fit, want true or false", epochWith("narrow", `"yes"`)},
 		{"an empty job", `job: ""`, epochWith("job", `""`)},
 		{"a job with a space", `job: "a b"`, epochWith("job", `"a b"`)},
 		{"a long job", "1 to 63", epochWith("job", `"`+strings.Repeat("a", 64)+`"`)},

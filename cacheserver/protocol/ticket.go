@@ -32,6 +32,7 @@ type Ticket struct {
 	Share       epoch.Share   `json:"s,omitzero"`  // Epoch, Mix
 	Mix         *epoch.Mix    `json:"m,omitempty"` // Mix
 	Columns     []int         `json:"c,omitempty"` // indices into the served schema; none means all
+	Narrow      string        `json:"o,omitempty"` // the types of the columns' integers in messages, see rows.Codes; empty: those of the schema
 	Job         string        `json:"j,omitempty"` // the job that reads: the reader's, or else the one that the client names; none: the node takes the client's address
 	Claimed     string        `json:"l,omitempty"` // the job that the client names, where Job is the reader's; it is only shown
 	Filter      string        `json:"f,omitempty"` // id of the filter; empty: the filtered rows are all rows

@@ -18,6 +18,9 @@ func (r *Rows) MeanBytes(p *Projection) int64 {
 			total += 4 * r.Len()
 		}
 	}
+	for _, n := range p.narrow {
+		total -= r.values[n.id] * int64(r.layout.nodes[n.id].width-n.width)
+	}
 	return total / max(r.Len(), 1)
 }
 
@@ -28,7 +31,9 @@ func (r *Rows) countColumns(c *Chunk) {
 		for _, n := range r.layout.nodesOf(i) {
 			for b, s := range c.spans[n.buf : n.buf+n.kind.buffers()] {
 				if n.integer && b == 1 {
-					s.length = s.length / int64(c.forms[n.id].width) * int64(n.width)
+					values := s.length / int64(c.forms[n.id].width)
+					r.values[n.id] += values
+					s.length = values * int64(n.width)
 				}
 				r.columns[i] += padded(s.length)
 			}

@@ -238,7 +238,7 @@ func (p *copier) place(nodes []*node) int64 {
 			p.spans = append(p.spans, span{offset: home, length: length})
 			p.homes = append(p.homes, home)
 			at += padded(slots * p.slotBytes(n))
-		case p.clean && n.strip == nil && !p.buffers[n.id].narrow && length >= referBytes*int64(pieces):
+		case p.clean && n.strip == nil && length >= referBytes*int64(pieces) && p.asStored(n):
 			p.spans = append(p.spans, span{length: length})
 			p.homes = append(p.homes, referred)
 		default:

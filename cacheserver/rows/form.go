@@ -4,9 +4,9 @@
 package rows
 
 import (
-	"encoding/binary"
 	"math"
 	"math/bits"
+	"slices"
 	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -15,18 +15,22 @@ import (
 // form says how a slab stores the values of a node of integers or of a column of a strip: the difference of each value from base, in width
 // bytes. See ADR 43.
 type form struct {
-	base   int64
-	width  uint16
-	at     uint16 // offset in a strip's row
-	stride uint16 // bytes from value to value
-	kind   uint16 // only in a formTable: equal in chunks with the same widths, unless it is mostKinds
+	base     int64
+	width    uint8
+	at       uint8  // offset in a strip's row
+	signed   uint8  // bytes, 1, 2, 4 or 8, that hold the values without a base: as signed integers
+	unsigned uint8  // and as unsigned ones; 8 if there is a negative value
+	stride   uint16 // bytes from value to value
+	kind     uint16 // only in a formTable: equal in chunks with the same widths, unless it is mostKinds
 }
 
 // mostKinds is the greatest kind of a form.
 const mostKinds = math.MaxUint16
 
 // whole is the form of values of width bytes that are stored as they are, outside of strips.
-func whole(width int) form { return form{width: uint16(width), stride: uint16(width)} }
+func whole(width int) form {
+	return form{width: uint8(width), signed: 8, unsigned: 8, stride: uint16(width)}
+}
 
 // formed reports whether a node's values have a form; the values of other nodes are stored unchanged.
 func (n *node) formed() bool { return n.integer || n.strip != nil }
@@ -55,8 +59,8 @@ func (p *copier) chooseForms(l *Layout) {
 	for _, s := range l.strips {
 		stride := uint16(0)
 		for _, n := range s.nodes {
-			p.forms[n.id].at = stride
-			stride += p.forms[n.id].width
+			p.forms[n.id].at = uint8(stride)
+			stride += uint16(p.forms[n.id].width)
 		}
 		for _, n := range s.nodes {
 			p.forms[n.id].stride = stride
@@ -180,10 +184,12 @@ func extentOf[T int32 | int64](values []T) (least, most T) {
 // form is the shortest form for the values. The base is 0 if that costs no bytes, so that most nulls are zeros already.
 func (e *extent) form() form {
 	if e.least > e.most {
-		return whole(1)
+		return form{width: 1, signed: 1, unsigned: 1, stride: 1}
 	}
 	f := whole(e.bytes(uint64(e.most) - uint64(e.least)))
 	f.base = e.least
+	f.signed = power(max(bits.Len64(uint64(e.least^e.least>>63)), bits.Len64(uint64(e.most^e.most>>63))) + 1)
+	f.unsigned = power(bits.Len64(uint64(e.most | e.least>>63)))
 	if e.least >= 0 && e.bytes(uint64(e.most)) == int(f.width) {
 		f.base = 0
 	}
@@ -192,11 +198,16 @@ func (e *extent) form() form {
 
 // bytes is the number of bytes, at least 1, that a number takes.
 func (e *extent) bytes(x uint64) int {
-	n := max(1, (bits.Len64(x)+7)/8)
+	n := bits.Len64(x)
 	if !e.exact {
-		n = 1 << bits.Len(uint(n-1))
+		return int(power(n))
 	}
-	return n
+	return max(1, (n+7)/8)
+}
+
+// power is the least of 1, 2, 4 and 8 bytes that hold a number of bits.
+func power(n int) uint8 {
+	return 1 << bits.Len(uint(max(1, (n+7)/8)-1))
 }
 
 // writeNarrow writes the values of the pieces in a form and returns where they end. What it writes for nulls is undefined.
@@ -262,14 +273,14 @@ func (r *Rows) addForms() {
 
 // widths is the widths of the forms as a key of a map.
 func widths(forms []form) string {
-	key := make([]byte, 0, 2*len(forms))
+	key := make([]byte, 0, len(forms))
 	for i := range forms {
-		key = binary.LittleEndian.AppendUint16(key, forms[i].width)
+		key = append(key, forms[i].width)
 	}
 	return string(key)
 }
 
-// writeWide writes the values of a node's pieces in chunks with the width of their type, and returns where they end.
+// writeWide writes the values of a node's pieces in chunks with the width that they have in messages, and returns where they end.
 func (p *copier) writeWide(dst []byte, n *node) int {
 	ps, src, at := p.of[n.id], p.buffers[n.id].a, 0
 	batch := ps[:min(len(ps), aheadPieces)]
@@ -294,6 +305,14 @@ func (p *copier) writeWide(dst []byte, n *node) int {
 		batch = next
 	}
 	return at
+}
+
+// asStored reports whether the chunks of a node's pieces have the values as messages do.
+func (p *copier) asStored(n *node) bool {
+	return !p.buffers[n.id].narrow || !slices.ContainsFunc(p.of[n.id], func(q piece) bool {
+		f := p.table.of(max(q.src, 0), n.id)
+		return q.n > 0 && (int(f.width) != n.width || f.base != 0)
+	})
 }
 
 // prefetch prefetches slots of a node, or rows of its strip, in chunks.

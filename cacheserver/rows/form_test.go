@@ -215,18 +215,18 @@ func TestForms(t *testing.T) {
 		most  uint64 // the difference from least
 		want  form
 	}{
-		{"bytes", arrow.PrimitiveTypes.Int32, 0, 255, form{base: 0, width: 1, stride: 1}},
-		{"tokens", arrow.PrimitiveTypes.Int32, 0, 65_535, form{base: 0, width: 2, stride: 2}},
-		{"tokens and -1", arrow.PrimitiveTypes.Int32, -1, 50_000, form{base: -1, width: 2, stride: 2}},
-		{"one token more", arrow.PrimitiveTypes.Int32, 0, 65_536, form{base: 0, width: 4, stride: 4}},
-		{"the least int32", arrow.PrimitiveTypes.Int32, math.MinInt32, 65_535, form{base: math.MinInt32, width: 2, stride: 2}},
-		{"every int32", arrow.PrimitiveTypes.Int32, math.MinInt32, math.MaxUint32, form{base: 0, width: 4, stride: 4}},
-		{"a constant", arrow.PrimitiveTypes.Int64, 1 << 60, 0, form{base: 1 << 60, width: 1, stride: 1}},
-		{"the least int64", arrow.PrimitiveTypes.Int64, math.MinInt64, math.MaxUint32, form{base: math.MinInt64, width: 4, stride: 4}},
-		{"33 bits", arrow.PrimitiveTypes.Int64, 0, math.MaxUint32 + 1, form{base: 0, width: 8, stride: 8}},
-		{"an hour", arrow.FixedWidthTypes.Timestamp_us, 1_700_000_000_000_000, 3_600_000_000, form{base: 1_700_000_000_000_000, width: 4, stride: 4}},
-		{"the greatest uint64", arrow.PrimitiveTypes.Uint64, -70_000, 60_000, form{base: -70_000, width: 2, stride: 2}},
-		{"every int64", arrow.PrimitiveTypes.Int64, math.MinInt64, math.MaxUint64, form{base: 0, width: 8, stride: 8}},
+		{"bytes", arrow.PrimitiveTypes.Int32, 0, 255, form{base: 0, width: 1, signed: 2, unsigned: 1, stride: 1}},
+		{"tokens", arrow.PrimitiveTypes.Int32, 0, 65_535, form{base: 0, width: 2, signed: 4, unsigned: 2, stride: 2}},
+		{"tokens and -1", arrow.PrimitiveTypes.Int32, -1, 50_000, form{base: -1, width: 2, signed: 4, unsigned: 8, stride: 2}},
+		{"one token more", arrow.PrimitiveTypes.Int32, 0, 65_536, form{base: 0, width: 4, signed: 8, unsigned: 8, stride: 4}},
+		{"the least int32", arrow.PrimitiveTypes.Int32, math.MinInt32, 65_535, form{base: math.MinInt32, width: 2, signed: 4, unsigned: 8, stride: 2}},
+		{"every int32", arrow.PrimitiveTypes.Int32, math.MinInt32, math.MaxUint32, form{base: 0, width: 4, signed: 8, unsigned: 8, stride: 4}},
+		{"a constant", arrow.PrimitiveTypes.Int64, 1 << 60, 0, form{base: 1 << 60, width: 1, signed: 8, unsigned: 8, stride: 1}},
+		{"the least int64", arrow.PrimitiveTypes.Int64, math.MinInt64, math.MaxUint32, form{base: math.MinInt64, width: 4, signed: 8, unsigned: 8, stride: 4}},
+		{"33 bits", arrow.PrimitiveTypes.Int64, 0, math.MaxUint32 + 1, form{base: 0, width: 8, signed: 8, unsigned: 8, stride: 8}},
+		{"an hour", arrow.FixedWidthTypes.Timestamp_us, 1_700_000_000_000_000, 3_600_000_000, form{base: 1_700_000_000_000_000, width: 4, signed: 8, unsigned: 8, stride: 4}},
+		{"the greatest uint64", arrow.PrimitiveTypes.Uint64, -70_000, 60_000, form{base: -70_000, width: 2, signed: 4, unsigned: 8, stride: 2}},
+		{"every int64", arrow.PrimitiveTypes.Int64, math.MinInt64, math.MaxUint64, form{base: 0, width: 8, signed: 8, unsigned: 8, stride: 8}},
 	} {
 		width := c.dt.(arrow.FixedWidthDataType).BitWidth() / 8
 		values := make([]byte, 0, 300*width)
@@ -259,7 +259,7 @@ func TestFormsIgnoreNulls(t *testing.T) {
 	for _, below := range []int32{0, 7, math.MaxInt32, math.MinInt32} {
 		batch := single(raw(arrow.PrimitiveTypes.Int32, 3, []byte{0b101}, [][]byte{int32s(-5, below, 90)}))
 		st := load(t, batch.Schema(), 0, batch)
-		if got, want := st.sealed.Chunks[0].forms[0], (form{base: -5, width: 1, stride: 1}); got != want {
+		if got, want := st.sealed.Chunks[0].forms[0], (form{base: -5, width: 1, signed: 1, unsigned: 8, stride: 1}); got != want {
 			t.Errorf("%d in the null slot: form %+v, want %+v", below, got, want)
 		}
 		hashes = append(hashes, st.sealed.Hash)
@@ -299,6 +299,7 @@ func TestKernelsEqualLoops(t *testing.T) {
 			}
 		}
 	}
+	equal("widen8to16", 2, 1, 8, kernelOf[uint16, uint8](widen8to16), kernelOf[uint16, uint8](nil))
 	equal("widen8to32", 4, 1, 8, kernelOf[int32, uint8](widen8to32), kernelOf[int32, uint8](nil))
 	equal("widen16to32", 4, 2, 16, kernelOf[int32, uint16](widen16to32), kernelOf[int32, uint16](nil))
 	equal("widen8to64", 8, 1, 8, kernelOf[int64, uint8](widen8to64), kernelOf[int64, uint8](nil))

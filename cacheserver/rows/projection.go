@@ -17,6 +17,7 @@ type Projection struct {
 	nodes   []*node
 	buffers int
 	headers headers
+	narrow  []*node // those of nodes whose values have fewer bytes in messages than in the layout's schema
 
 	allowance *Allowance // the messages' memory is reserved in it; nil: not counted
 }

@@ -24,6 +24,8 @@ type Rows struct {
 	bytes   int64
 	sent    int64   // bytes of the rows in messages
 	columns []int64 // the same by column
+	values  []int64 // by node: the number of its values, if they are integers
+	fits    []byte  // see Fits
 	arenas  []*Arena
 	forms   formTable
 	refs    atomic.Int64
@@ -44,7 +46,7 @@ func NewRows(l *Layout, chunks []*Chunk) (*Rows, error) {
 	r := &Rows{layout: l, chunks: slices.Clone(chunks), starts: make([]int64, 1, len(chunks)+1)}
 	r.refs.Store(1)
 	r.buffers, r.ready = make([]sourceBuffers, l.ids()), make([]bool, 2*len(l.columns))
-	r.columns = make([]int64, len(l.columns))
+	r.columns, r.values = make([]int64, len(l.columns)), make([]int64, len(l.nodes))
 	held := map[*Arena]bool{}
 	for i, c := range chunks {
 		if !l.equal(c.layout) {
@@ -65,6 +67,7 @@ func NewRows(l *Layout, chunks []*Chunk) (*Rows, error) {
 	}
 	r.index()
 	r.addForms()
+	r.addFits()
 	return r, nil
 }
 

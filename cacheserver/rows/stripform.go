@@ -116,15 +116,15 @@ func (p *copier) flush(b *stripRows, parts []part, at int) int {
 		c := &parts[0]
 		parts = parts[1:]
 		based := p.buffers[c.node.id].based
-		switch {
-		case c.node.width == 8 && b.mixed:
-			takeValues[uint64](b, c.node.id, slots[uint64](c, at, n))
-		case c.node.width == 4 && b.mixed:
-			takeValues[uint32](b, c.node.id, slots[uint32](c, at, n))
-		case c.node.width == 8:
-			takeAlike[uint64](b, c.node.id, based, slots[uint64](c, at, n))
-		case c.node.width == 4:
-			takeAlike[uint32](b, c.node.id, based, slots[uint32](c, at, n))
+		switch c.node.width {
+		case 8:
+			takeColumn(b, c.node.id, based, slots[uint64](c, at, n))
+		case 4:
+			takeColumn(b, c.node.id, based, slots[uint32](c, at, n))
+		case 2:
+			takeColumn(b, c.node.id, based, slots[uint16](c, at, n))
+		case 1:
+			takeColumn(b, c.node.id, based, slots[uint8](c, at, n))
 		default:
 			width := c.node.width
 			for k := range n {
@@ -158,15 +158,29 @@ func (b *stripRows) together(parts []part, at int) int {
 }
 
 // collect copies a part of each row, from byte at on, to the block.
-func collect[T any](b *stripRows, at uint16) {
+func collect[T any](b *stripRows, at uint8) {
 	to := unsafe.Slice((*T)(unsafe.Pointer(&b.block)), stripBlock)
 	for i, row := range b.rows[:b.n] {
 		to[i] = *(*T)(unsafe.Add(row, at))
 	}
 }
 
+// takeColumn copies the values of a column, of which some may have a base.
+func takeColumn[T unsigned](b *stripRows, node int, based bool, out []T) {
+	if b.mixed {
+		takeValues(b, node, out)
+	} else {
+		takeAlike(b, node, based, out)
+	}
+}
+
+// unsigned is an integer type of messages.
+type unsigned interface {
+	uint8 | uint16 | uint32 | uint64
+}
+
 // takeValues copies the values of a column. It reads up to seven bytes more, of the next column or of what follows a strip in its slab.
-func takeValues[T uint32 | uint64](b *stripRows, node int, out []T) {
+func takeValues[T unsigned](b *stripRows, node int, out []T) {
 	rows, forms := b.rows[:len(out)], b.forms[:len(out)]
 	for i := range out {
 		f := formAt(forms[i], node)
@@ -175,7 +189,7 @@ func takeValues[T uint32 | uint64](b *stripRows, node int, out []T) {
 }
 
 // takeAlike is takeValues for rows of chunks with the same widths, of which some may have a base.
-func takeAlike[T uint32 | uint64](b *stripRows, node int, based bool, out []T) {
+func takeAlike[T unsigned](b *stripRows, node int, based bool, out []T) {
 	rows, forms := b.rows[:len(out)], b.forms[:len(out)]
 	f := formAt(forms[0], node)
 	at, mask := f.at, T(lowBytes[f.width&15])
@@ -207,12 +221,16 @@ func (p *copier) unpackRun(parts []part, q *piece, from unsafe.Pointer, at int) 
 			first := unsafe.Add(from, f.at)
 			stride = int(f.stride)
 			switch {
-			case int(f.width) == c.node.width:
+			case int(f.width) == c.node.width && f.base == 0:
 				get(c, first, stride, n, at)
 			case c.node.width == 8:
 				takeRun(f, first, slots[uint64](c, at, n))
-			default:
+			case c.node.width == 4:
 				takeRun(f, first, slots[uint32](c, at, n))
+			case c.node.width == 2:
+				takeRun(f, first, slots[uint16](c, at, n))
+			default:
+				takeRun(f, first, slots[uint8](c, at, n))
 			}
 		}
 		from, left, at = unsafe.Add(from, n*stride), left-n, at+n
@@ -220,7 +238,7 @@ func (p *copier) unpackRun(parts []part, q *piece, from unsafe.Pointer, at int) 
 }
 
 // takeRun is takeValues for rows one after the other.
-func takeRun[T uint32 | uint64](f *form, from unsafe.Pointer, out []T) {
+func takeRun[T unsigned](f *form, from unsafe.Pointer, out []T) {
 	mask, base, stride := T(lowBytes[f.width&15]), T(f.base), int(f.stride)
 	for i := range out {
 		out[i] = *(*T)(from)&mask + base

@@ -15,16 +15,26 @@ type kernel func(dst, src unsafe.Pointer, n int, add int64)
 
 // widen writes values of width bytes, of which src has the form f, to dst.
 func widen(dst []byte, src unsafe.Pointer, width int, f *form) {
-	switch {
-	case int(f.width) == width:
+	if int(f.width) == width && f.base == 0 {
 		copy(dst, unsafe.Slice((*byte)(src), len(dst)))
-	case width == 4 && f.width == 1:
+		return
+	}
+	switch [2]int{int(f.width), width} {
+	case [2]int{1, 1}:
+		convert[uint8, uint8](dst, src, f.base, nil)
+	case [2]int{1, 2}:
+		convert[uint16, uint8](dst, src, f.base, widen8to16)
+	case [2]int{2, 2}:
+		convert[uint16, uint16](dst, src, f.base, nil)
+	case [2]int{1, 4}:
 		convert[int32, uint8](dst, src, f.base, widen8to32)
-	case width == 4:
+	case [2]int{2, 4}:
 		convert[int32, uint16](dst, src, f.base, widen16to32)
-	case f.width == 1:
+	case [2]int{4, 4}:
+		convert[int32, int32](dst, src, f.base, nil)
+	case [2]int{1, 8}:
 		convert[int64, uint8](dst, src, f.base, widen8to64)
-	case f.width == 2:
+	case [2]int{2, 8}:
 		convert[int64, uint16](dst, src, f.base, widen16to64)
 	default:
 		convert[int64, uint32](dst, src, f.base, widen32to64)

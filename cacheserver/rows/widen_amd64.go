@@ -8,6 +8,9 @@ import "unsafe"
 // Each of these is a kernel. They need hasAVX2.
 
 //go:noescape
+func widen8to16(dst, src unsafe.Pointer, n int, add int64)
+
+//go:noescape
 func widen8to32(dst, src unsafe.Pointer, n int, add int64)
 
 //go:noescape

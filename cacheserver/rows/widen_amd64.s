@@ -9,6 +9,15 @@
 	MOVQ src+8(FP), SI \
 	MOVQ n+16(FP), CX
 
+// NEXT goes to label for the next sixteen values.
+#define NEXT(FROM, TO, LABEL) \
+	ADDQ $(16*FROM), SI \
+	ADDQ $(16*TO), DI   \
+	SUBQ $16, CX        \
+	JGT  LABEL          \
+	VZEROUPPER          \
+	RET
+
 // WIDEN32 converts sixteen values of SIZE bytes, by the instruction TAKE, to 32 bits, and goes to label for the next.
 #define WIDEN32(TAKE, SIZE, LABEL) \
 	TAKE    0(SI), Y0          \
@@ -44,6 +53,19 @@
 	JGT     LABEL              \
 	VZEROUPPER                 \
 	RET
+
+// func widen8to16(dst, src unsafe.Pointer, n int, add int64)
+TEXT ·widen8to16(SB), NOSPLIT, $0-32
+	ARGUMENTS
+	MOVQ         add+24(FP), AX
+	MOVQ         AX, X15
+	VPBROADCASTW X15, Y15
+
+loop:
+	VPMOVZXBW (SI), Y0
+	VPADDW    Y15, Y0, Y0
+	VMOVDQU   Y0, (DI)
+	NEXT(1, 2, loop)
 
 // func widen8to32(dst, src unsafe.Pointer, n int, add int64)
 TEXT ·widen8to32(SB), NOSPLIT, $0-32
@@ -100,15 +122,6 @@ loop:
 	VSHUFPS $0x88, Y3, Y1, Y1  \
 	VPERMQ  $0xd8, Y0, Y0      \
 	VPERMQ  $0xd8, Y1, Y1
-
-// NEXT goes to label for the next sixteen values.
-#define NEXT(FROM, TO, LABEL) \
-	ADDQ $(16*FROM), SI \
-	ADDQ $(16*TO), DI   \
-	SUBQ $16, CX        \
-	JGT  LABEL          \
-	VZEROUPPER          \
-	RET
 
 // func narrow32to8(dst, src unsafe.Pointer, n int, add int64)
 TEXT ·narrow32to8(SB), NOSPLIT, $0-32

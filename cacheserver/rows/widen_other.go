@@ -7,7 +7,7 @@ package rows
 
 import "unsafe"
 
-var widen8to32, widen16to32, widen8to64, widen16to64, widen32to64 kernel
+var widen8to16, widen8to32, widen16to32, widen8to64, widen16to64, widen32to64 kernel
 
 var narrow32to8, narrow32to16, narrow64to16, narrow64to32 kernel
 

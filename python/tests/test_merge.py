@@ -167,6 +167,7 @@ def test_small_columns_of_a_message_that_is_passed_on_are_copied() -> None:
         random.Random(1),
     )
     feed.take = lambda node, count: iter([message])
+    feed.schema_of = lambda step: message.schema
     merge = Merge(epoch, Share(), lambda *_: cast("Feed", feed), block_bytes=1, timer=StageTimer())
     (block,) = merge.blocks(0)
     assert block.rows.equals(message)

@@ -186,6 +186,11 @@ def jobs() -> list[Case]:
         bad("job with a line break", "job", _SHARD, job="a\n"),
         bad("job in letters beyond ASCII", "job", _SHARD, job="\u00e4"),
         bad("job as number", "job", _SHARD, job=7),
+        *[
+            good(f"{base['kind']}, narrow", base, narrow=True)
+            for base in (_SHARD, _EPOCH, _MIX, {"v": 1, "kind": "take"})
+        ],
+        bad("narrow as text", "narrow: string does not fit, want true or false", _SHARD, narrow="yes"),
     ]
 
 
@@ -408,6 +413,7 @@ def metadata() -> list[Case]:
             },
         },
         {"name": "answer with a filter", "metadata": {**answer, "dataset": {**dataset, "filter": text}}},
+        {"name": "answer to a take that offers narrow", "metadata": {**answer, "narrow": True}},
         {"name": "endpoint", "metadata": {"node": 1}},
         {"name": "batch", "metadata": {"busy_us": 1042}},
         {"name": "answer while loading", "metadata": {**answer, "loaded": 0.375}},

@@ -166,6 +166,57 @@ class TestAnswers:
         assert client.status()["state"] == "Ready"
 
 
+class TestNarrow:
+    """Integers in shorter types, where a request wants them."""
+
+    def test_streams_have_the_shortest_types_of_the_table(self, plain: Client) -> None:
+        whole = plain.table()
+        for columns in (None, ["name", "small", "id"], ["length(name)", "id"]):
+            fields: dict[str, Any] = {"columns": columns} if columns else {}
+            want = plain.table(columns)
+            for kind in (
+                {"kind": "shard", "index": 0, "total": 1},
+                {**files._EPOCH, "world": 1, "rank": 0, "shuffle": False},
+            ):
+                info = plain.command(**kind, **fields, narrow=True)
+                assert info.schema.equals(want.schema)
+                streams = [plain.stream(endpoint) for endpoint in info.endpoints]
+                types = {field.name: field.type for field in streams[0].schema}
+                assert types["id"] == pa.uint16()
+                assert types.get("small", pa.int8()) == pa.int8()
+                assert {each.schema for each in streams} == {streams[0].schema}
+                assert pa.concat_tables(streams).cast(want.schema).equals(want)
+        offer = plain.command(kind="take")
+        for endpoint in plain.command(kind="take", narrow=True).endpoints:
+            start, end = metadata(offer)["nodes"][node_of(endpoint)]
+            rows = [end - 1, start, start]
+            (got,) = plain.take(endpoint, rows)
+            assert got.schema.field("id").type == pa.uint16()
+            assert got.cast(whole.schema).equals(whole.take(pa.array(rows)))
+
+    def test_only_takes_are_answered_with_the_offer(self, plain: Client) -> None:
+        assert metadata(plain.command(kind="take"))["narrow"] is True
+        assert metadata(plain.command(kind="take", narrow=True))["narrow"] is True
+        for info in (
+            plain.command(kind="take", columns=["name", "ratio"]),
+            plain.path(0, 1),
+            plain.command(kind="shard", index=0, total=1, narrow=True),
+        ):
+            assert "narrow" not in metadata(info)
+
+    def test_a_filter_does_not_change_the_types(self, plain: Client) -> None:
+        info = plain.command(kind="shard", index=0, total=1, filter="id < 100", narrow=True)
+        streams = [plain.stream(endpoint) for endpoint in info.endpoints]
+        assert {each.schema.field("id").type for each in streams} == {pa.uint16()}
+        assert sum(each.num_rows for each in streams) == 100
+
+    def test_without_the_field_nothing_is_shorter(self, plain: Client) -> None:
+        off: dict[str, Any] = {"narrow": False}
+        for fields in ({}, off):
+            info = plain.command(kind="shard", index=0, total=1, **fields)
+            assert all(plain.stream(endpoint).schema.equals(info.schema) for endpoint in info.endpoints)
+
+
 class TestShards:
     """PATH [index, total], whose meaning never changes."""
 

@@ -202,7 +202,7 @@ func (n *stub) load(stream peer.NodeStream, a *peer.Assign) error {
 		}
 	}
 	rows := int64(len(n.done)) * rowsOfSplit
-	return n.send(stream, peer.ToHead{Loaded: &peer.Loaded{Plan: a.Plan, Rows: rows, Bytes: n.bytes, ColumnBytes: []int64{n.bytes, rows * 8}}})
+	return n.send(stream, peer.ToHead{Loaded: &peer.Loaded{Plan: a.Plan, Rows: rows, Bytes: n.bytes, ColumnBytes: []int64{n.bytes, rows * 8}, Fits: make([]byte, 2)}})
 }
 
 // vitals are those of a data node that many ranks read.

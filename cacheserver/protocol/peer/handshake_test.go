@@ -205,8 +205,8 @@ func fields(of reflect.Type) string {
 
 // TestTicketsBelongToTheVersion has the fields of tickets: a data node of another release, which did not know one, would send other rows.
 func TestTicketsBelongToTheVersion(t *testing.T) {
-	const want = "8: {d n i x k b r e{Rows Seed Number Shuffle Clump GlobalBatch Tail Lanes Window} s{Rank World Worker Workers StartStep}" +
-		" m{part parts{rows weights} phases unit} c j l f p{seed of from to shuffle} q y w{n a p j i}}"
+	const want = "9: {d n i x k b r e{Rows Seed Number Shuffle Clump GlobalBatch Tail Lanes Window} s{Rank World Worker Workers StartStep}" +
+		" m{part parts{rows weights} phases unit} c o j l f p{seed of from to shuffle} q y w{n a p j i}}"
 	if got := fmt.Sprintf("%d: %s", Version, fields(reflect.TypeFor[protocol.Ticket]())); got != want {
 		t.Errorf("version and fields of tickets: %s, were %s: a change of the fields needs another peer.Version", got, want)
 	}

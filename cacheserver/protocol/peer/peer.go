@@ -19,7 +19,7 @@ import (
 
 // Version is the version of this protocol, which the fields of tickets are part of: a node that did not know a ticket's field would send
 // other rows. Head and nodes must speak the same.
-const Version = 8
+const Version = 9
 
 // HeartbeatEvery is the interval at which a node sends Progress, even if there is none.
 const HeartbeatEvery = 500 * time.Millisecond
@@ -174,6 +174,7 @@ type Loaded struct {
 	Rows        int64   `json:"rows"`
 	Bytes       int64   `json:"bytes"`
 	ColumnBytes []int64 `json:"column_bytes"` // Arrow body bytes by column of the served schema
+	Fits        []byte  `json:"fits"`         // in how few bytes its integers fit, likewise: rows.Rows.Fits
 }
 
 // Failed says that the node cannot load its part for a reason that a retry does not fix; the cache then fails.

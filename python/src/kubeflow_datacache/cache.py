@@ -11,6 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, get_args
 from urllib.parse import urlsplit
@@ -70,7 +71,9 @@ class DataCache(Readable):
     certificate, or TLS on one side only, raises RefusedError at once. credentials: see CredentialOptions. transport:
     "h2" is this package's own client; "grpc" is pyarrow's and needs about twice the CPU. Both return the same rows.
     With "grpc", close() waits at most 2 s for a server that does not answer, and the thread that made the call may go
-    on for up to a minute. Connections are direct: http_proxy and grpc_proxy are ignored.
+    on for up to a minute. Connections are direct: http_proxy and grpc_proxy are ignored. narrow: whether integers are
+    sent in the shortest types that the table's values fit in, where the cache offers that; batches have the table's
+    types anyway.
 
     Connects on first use. Safe for concurrent use. Pickling keeps the settings only. A forked child may use the cache,
     its loaders and its tables; they open connections of their own. In the child, iterators that the parent started
@@ -87,6 +90,7 @@ class DataCache(Readable):
         dataset: str | None = None,
         retry_seconds: float = 300.0,
         transport: Transport = "h2",
+        narrow: bool = True,
         **credentials: Unpack[CredentialOptions],
     ) -> None:
         _check_endpoint(endpoint)
@@ -95,7 +99,7 @@ class DataCache(Readable):
         self.endpoint = endpoint
         self._name = dataset
         self.retry_seconds = check_seconds("retry_seconds", retry_seconds)
-        self._credentials, self._transport = Credentials.of(credentials), transport
+        self._credentials, self._transport, self._narrow = Credentials.of(credentials), transport, narrow
         self._reset()
 
     @classmethod
@@ -195,7 +199,7 @@ class DataCache(Readable):
         return f"DataCache({self.endpoint!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("endpoint", "_name", "retry_seconds", "_credentials", "_transport")
+        kept = ("endpoint", "_name", "retry_seconds", "_credentials", "_transport", "_narrow")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -281,6 +285,7 @@ class DataCache(Readable):
                 raise
 
         answer = FlightInfo.parse(self._try(call, stop, attempts))
+        answer = answer if self._narrow else replace(answer, narrow=False)
         described, whole = self._described, "filter" not in request and "split" not in request
         if self._name is not None and whole:
             self._pinned = f"{self._name.partition('@')[0]}@{answer.dataset.fingerprint}"

@@ -29,7 +29,7 @@ class Endpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class FlightInfo:
-    """A parsed FlightInfo. placement: the data node of each row."""
+    """A parsed FlightInfo. placement: the data node of each row. narrow: whether the cache offers shorter integers."""
 
     dataset: Dataset
     schema: pa.Schema
@@ -37,6 +37,7 @@ class FlightInfo:
     endpoints: tuple[Endpoint, ...]
     records: int
     nbytes: int
+    narrow: bool = False
 
     @classmethod
     def parse(cls, info: fl.FlightInfo) -> Self:
@@ -56,6 +57,7 @@ class FlightInfo:
             endpoints=tuple(_endpoint(e) for e in info.endpoints if e.locations),  # without: the head itself
             records=info.total_records,
             nbytes=info.total_bytes,
+            narrow=metadata.get("narrow", False),
         )
 
     @property

@@ -25,6 +25,7 @@ from kubeflow_datacache.client import Client
 from kubeflow_datacache.codes import CALL_ERRORS
 from kubeflow_datacache.errors import DataCacheError, DatasetChangedError, StateError
 from kubeflow_datacache.fetch.exchange import RowFetcher
+from kubeflow_datacache.fetch.feed import narrowed
 from kubeflow_datacache.fetch.retry import Attempts
 from kubeflow_datacache.flight_info import FlightInfo
 from kubeflow_datacache.notebook import html_table
@@ -33,6 +34,7 @@ from kubeflow_datacache.order.feistel import LIMIT
 from kubeflow_datacache.order.split import Split
 from kubeflow_datacache.rows.gather import Gather, concatenate, detach_small
 from kubeflow_datacache.rows.indexing import RowIndices, is_row, rows_of
+from kubeflow_datacache.rows.widen import widened
 from kubeflow_datacache.stop import Stop
 
 _Transform = Callable[[pa.RecordBatch], Any]
@@ -253,15 +255,15 @@ class Table:
         parts = [part for node, places in wanted.items() for part in self._fetchers[node].receive(len(places))]
         if len(wanted) < 2:
             together = concatenate(parts, info.schema)
-            return detach_small(together) if len(parts) == 1 else together
-        return Gather(parts, np.concatenate(list(wanted.values()))).batch()
+            return widened(detach_small(together) if len(parts) == 1 else together, info.schema)
+        return widened(Gather(parts, np.concatenate(list(wanted.values()))).batch(), info.schema)
 
     def _open(self, stop: Stop, attempts: Attempts) -> FlightInfo:
         if self._info is None:
             request: dict[str, Any] = {"kind": "take"}
             if self._columns is not None:
                 request["columns"] = self._columns
-            info = self._cache.get_flight_info(request, stop, attempts)
+            info = self._cache.get_flight_info(narrowed(self._cache, request), stop, attempts)
             if info.dataset.fingerprint != self._dataset.fingerprint:
                 raise DatasetChangedError(
                     f"the cache at {self._cache.endpoint} now serves another dataset: fingerprint"

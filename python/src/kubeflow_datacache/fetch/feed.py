@@ -100,11 +100,12 @@ class Feed:
         first_key: int = 0,
     ) -> Self:
         """Asks the head where the rows are, and opens the streams that are read first."""
+        asked = narrowed(cache, request)
         feed = cls(
             cache,
-            request,
+            asked,
             dataset,
-            describe(cache, {**request, "start_step": start_step}, dataset, stop),
+            describe(cache, {**asked, "start_step": start_step}, dataset, stop),
             start_step=start_step,
             prefetch_bytes=prefetch_bytes,
             stop=stop,
@@ -234,6 +235,11 @@ class Feed:
                 " a fault of the server, no row was passed on in their place"
             )
         return None
+
+
+def narrowed(cache: StreamClient, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The request, for the shortest types that the table's integers fit in where the cache offers that."""
+    return {**request, "narrow": True} if cache.described.narrow else request
 
 
 def describe(cache: StreamClient, request: Mapping[str, Any], was: Dataset, stop: Stop) -> FlightInfo:

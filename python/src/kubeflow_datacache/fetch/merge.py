@@ -18,6 +18,7 @@ from kubeflow_datacache.order.plan import InterleavedRun, Plan, Run
 from kubeflow_datacache.rows.arrays import DEFAULT, Policy
 from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.rows.gather import Gather, concatenate, detach_small
+from kubeflow_datacache.rows.widen import alike, widened
 from kubeflow_datacache.stop import Stop
 
 # Size limits of one merged block: smaller ones cost more per hand-over between threads, larger ones exceed the L2
@@ -178,7 +179,8 @@ class Merge:
                 count = rows // size if len(torn) == 1 else 1
                 last = torn.pop()
                 here = count * size - (rows - last.num_rows)  # number of rows that the step takes from the last message
-                block = StepBlock(steps[:count], size, concatenate([*torn, last.slice(0, here)], schema), self._policy)
+                rows_of_steps = widened(concatenate(alike([*torn, last.slice(0, here)], schema), schema), schema)
+                block = StepBlock(steps[:count], size, rows_of_steps, self._policy)
                 torn, steps = [last.slice(here)] if here < last.num_rows else [], steps[count:]
                 feed.mark(block.steps[-1] + 1, {run.node: count * size})
                 yield block
@@ -187,7 +189,11 @@ class Merge:
         """Collects the rows of a run from all data nodes and puts them in the order of its steps."""
         parts = [part for node, count in run.counts.items() for part in feed.take(node, count)]
         feed.mark(run.steps[-1] + 1, run.counts)
+        schema = feed.schema_of(run.steps[0])
+        parts = alike(parts, schema)
         if run.destinations is None:
-            rows = concatenate(parts, feed.schema_of(run.steps[0]))
-            return StepBlock(run.steps, run.size, detach_small(rows) if len(parts) == 1 else rows, self._policy)
-        return StepBlock(run.steps, run.size, Gather(parts, run.destinations).batch(), self._policy)
+            rows = concatenate(parts, schema)
+            rows = detach_small(rows) if len(parts) == 1 else rows
+        else:
+            rows = Gather(parts, run.destinations).batch()
+        return StepBlock(run.steps, run.size, widened(rows, schema), self._policy)

@@ -16,6 +16,7 @@ from kubeflow_datacache.flight_info import FlightInfo
 from kubeflow_datacache.order.epoch import RowIndices
 from kubeflow_datacache.order.mix import Mix
 from kubeflow_datacache.order.split import JoinedPlacement
+from kubeflow_datacache.rows.widen import widened
 
 
 class MixFeed:
@@ -78,7 +79,8 @@ class MixFeed:
         """The next `count` rows of a data node, as they arrive."""
         part, own = self._places[node]
         for batch in self._feeds[part].take(own, count):
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schemas[part])
+            wide = widened(batch, self._schemas[part])  # parts may differ in what is short
+            yield pa.RecordBatch.from_arrays(wide.columns, schema=self._schemas[part])
 
     def mark(self, step: int, counts: Mapping[int, int]) -> None:
         """Records that all steps before `step` are complete. counts: rows taken per node since the last call."""

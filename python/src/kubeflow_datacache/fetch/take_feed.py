@@ -18,7 +18,7 @@ from kubeflow_datacache.codes import CALL_ERRORS
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import DataCacheError
 from kubeflow_datacache.fetch.exchange import RowFetcher
-from kubeflow_datacache.fetch.feed import MovedError, describe
+from kubeflow_datacache.fetch.feed import MovedError, describe, narrowed
 from kubeflow_datacache.fetch.retry import Attempts
 from kubeflow_datacache.flight_info import FlightInfo
 from kubeflow_datacache.monitoring.stage_timer import StageTimer
@@ -61,7 +61,7 @@ class TakeSource:
     def info(self, stop: Stop) -> FlightInfo:
         """The head's answer. Raises DatasetChangedError if it is about another dataset."""
         if self._info is None:
-            self._info = describe(self.cache, self._request, self._dataset, stop)
+            self._info = describe(self.cache, narrowed(self.cache, self._request), self._dataset, stop)
         return self._info
 
     def forget(self) -> None:

@@ -38,13 +38,14 @@ def empty(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def concatenate(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """Concatenates the parts. A single part is returned unchanged, without a copy."""
+    """Concatenates the parts, whose types are equal. A single part is returned unchanged, without a copy. schema: that
+    of no parts."""
     if not parts:
         return empty(schema)
     if len(parts) == 1:
         return parts[0]
-    columns = [pa.concat_arrays([part.column(i) for part in parts]) for i in range(len(schema))]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    columns = [pa.concat_arrays([part.column(i) for part in parts]) for i in range(parts[0].num_columns)]
+    return pa.RecordBatch.from_arrays(columns, schema=parts[0].schema)
 
 
 def detach_small(rows: pa.RecordBatch) -> pa.RecordBatch:
