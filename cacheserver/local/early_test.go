@@ -157,7 +157,7 @@ func TestEarlyStreams(t *testing.T) {
 					t.Errorf("split %d was the %d. that was loaded, and the first batch needs only %v", split, i, needed)
 				}
 			}
-			if splits > len(needed)+8 {
+			if splits > len(needed)+30 {
 				t.Errorf("the first batches came after %d splits, they need %d", splits, len(needed))
 			}
 			close(g.pass)

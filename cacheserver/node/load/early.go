@@ -5,6 +5,7 @@ package load
 
 import (
 	"context"
+	"slices"
 	"sort"
 	"sync"
 
@@ -62,6 +63,9 @@ func (e *Early) open(layout *rows.Layout, splits []source.Split) {
 func (e *Early) add(split int, sealed rows.Sealed) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.sealed == nil { // nobody waits any more
+		return
+	}
 	e.sealed[split] = &sealed
 	if arrived := e.arrived[split]; arrived != nil {
 		close(arrived)
@@ -81,7 +85,7 @@ func (e *Early) End(all *rows.Rows, err error) {
 		e.part.Release()
 		e.part = nil
 	}
-	if e.layout == nil {
+	if !e.IsOpen() {
 		close(e.opened)
 	}
 	close(e.ended)
@@ -203,11 +207,11 @@ func (e *Early) translateLocked(runs []rows.Run) []rows.Run {
 // collectLocked makes part of all splits that are loaded.
 func (e *Early) collectLocked() error {
 	var chunks []*rows.Chunk
-	var at int64
+	at, next := slices.Clone(e.at), int64(0)
 	for i, s := range e.sealed {
 		if s != nil {
 			chunks = append(chunks, s.Chunks...)
-			e.at[i], at = at, at+s.Rows
+			at[i], next = next, next+s.Rows
 		}
 	}
 	part, err := rows.NewRows(e.layout, chunks)
@@ -217,6 +221,6 @@ func (e *Early) collectLocked() error {
 	if e.part != nil {
 		e.part.Release()
 	}
-	e.part = part
+	e.part, e.at = part, at
 	return nil
 }
