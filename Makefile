@@ -598,6 +598,10 @@ bench-known: build venv ## Print what known readers cost: new tokens, GetFlightI
 bench-narrow: build venv ## Print memory, load and streams of integers in fewer bytes than their type has, and memory and load of uint16 and float16 as files, beside bars (about 3 min, 3 GB of memory).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/narrow.py --server $(SERVER) $(BENCH)
 
+.PHONY: bench-spill
+bench-spill: build venv ## Print what epochs of a table cost whose rows lie on a local disk, with all, half and a quarter of its bytes as memory (about 3 min, 4 GB of disk).
+	@PYTHONPATH=python/src:test/conformance:test/bench:hack $(PYTHON) test/bench/spill.py --server $(SERVER) $(BENCH)
+
 .PHONY: bench-jobs
 bench-jobs: build venv ## Print how one cache is shared among jobs, over loopback and, as root, over a full network; BENCH='--before OTHER_BINARY' compares (about 3 min).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/jobs.py --server $(SERVER) $(BENCH)

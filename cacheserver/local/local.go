@@ -23,6 +23,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/node/load"
 	"github.com/kubeflow/datacache/cacheserver/node/serve"
 	"github.com/kubeflow/datacache/cacheserver/role"
+	"github.com/kubeflow/datacache/cacheserver/spill"
 	"github.com/kubeflow/datacache/cacheserver/work"
 	"github.com/kubeflow/datacache/internal/opshttp"
 )
@@ -38,8 +39,10 @@ type Config struct {
 	// LoadTimeout is how long a first load may make no progress because the store or the catalog is unavailable; 0: a minute, since a
 	// user is waiting.
 	LoadTimeout time.Duration
-	Puts        bool        // that of head.Config
-	Turns       *fair.Queue // of the nodes' streams; nil: without weights and limits
+	Puts        bool // that of head.Config
+	// Spill returns where a node stores its rows too, until the cache stops, or nil; nil: none does.
+	Spill func(node int) (*spill.Dir, error)
+	Turns *fair.Queue // of the nodes' streams; nil: without weights and limits
 }
 
 // Cache is a head with its data nodes. Make it with New, run it with Start.
@@ -74,7 +77,14 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 		}
 		own := cfg.Config
 		own.Flight, own.HTTP, own.Log = listener, nil, slog.New(quiet{cfg.Log.With("node", i).Handler()})
+		var dir *spill.Dir
+		if cfg.Spill != nil {
+			if dir, err = cfg.Spill(i); err != nil {
+				return nil, err
+			}
+		}
 		n, err := node.New(node.Config{
+			Spill: dir, SpillRemoved: true, Sharers: cfg.Nodes,
 			Config: own, Index: i, Head: opshttp.Reachable(cfg.Flight.Addr()), Advertise: opshttp.Reachable(listener.Addr()),
 			FilterMemory: cmp.Or(cfg.FilterMemory, cfg.Budget.Limit()/20) / int64(cfg.Nodes),
 			Workers:      max(1, runtime.GOMAXPROCS(0)/cfg.Nodes), Decoding: decoding, Work: filters, Turns: cfg.Turns,

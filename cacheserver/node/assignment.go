@@ -26,6 +26,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/sweep"
 	"github.com/kubeflow/datacache/internal/tracing"
 )
 
@@ -41,11 +42,14 @@ type assignment struct {
 	stopped  context.Context    // of loading, and of making indexes; canceled by close
 	cancel   context.CancelFunc // of stopped
 	ended    chan struct{}      // closed when loading has ended
+	spills   bool               // the rows are in spill files too
 
 	// Set by loading before ended is closed, and only read after that.
 	layout *rows.Layout
 	rows   *rows.Rows
+	sweep  *sweep.Sweep // nil: all rows stay in memory
 	err    error
+	pinned sync.WaitGroup
 
 	waiting atomic.Int64 // calls that were lent rows before they were all loaded
 
@@ -66,6 +70,9 @@ func (n *Node) startAssignment(ctx context.Context, spec peer.Assign, old *assig
 		spec: spec, outline: spec.Outline, ready: spec.Ready, kept: map[int]kept{n.cfg.Index: {splits: spec.Part}}, store: n.cfg.Store, arena: rows.NewArena(n.cfg.Budget),
 		calls: serve.NewCalls(ctx), indexes: index.New(ctx, n.cfg.Budget, n.cfg.FilterMemory, n.cfg.Work, n.cfg.Metrics),
 		early: load.NewEarly(spec.Splits), stopped: ctx, cancel: cancel, ended: make(chan struct{}),
+	}
+	if a.spills = n.cfg.Spill != nil; a.spills {
+		a.arena.Paged()
 	}
 	go func() {
 		defer close(a.ended)
@@ -92,7 +99,9 @@ func (a *assignment) load(ctx context.Context, n *Node, old *assignment) {
 		a.replace(ctx, old)
 		wait.End()
 	}
-	a.layout, a.rows, a.err = load.Run(ctx, &load.Config{Config: n.cfg.Config, Workers: n.cfg.Workers, Limiter: n.cfg.Decoding}, a.spec, a.arena, &a.progress, a.early)
+	a.clearSpill(n)
+	cfg := &load.Config{Config: n.cfg.Config, Workers: n.cfg.Workers, Limiter: n.cfg.Decoding, Spill: n.cfg.Spill, SpillRemoved: n.cfg.SpillRemoved}
+	a.layout, a.rows, a.err = load.Run(ctx, cfg, a.spec, a.arena, &a.progress, a.early)
 	switch {
 	case a.err == nil:
 		a.early.End(a.rows, nil)
@@ -105,7 +114,7 @@ func (a *assignment) load(ctx context.Context, n *Node, old *assignment) {
 	defer free.End()
 	n.cfg.Store.Idle()   // its connections are not needed any more
 	debug.FreeOSMemory() // otherwise memory used for decoding would stay resident for minutes
-	n.cfg.Budget.LimitHeap(0)
+	n.cfg.Budget.LimitHeap(a.startServing(ctx, n))
 }
 
 // streamsEnd is how long the streams of a replaced assignment may take to end. After that, memory that they still hold may be missing
@@ -221,6 +230,10 @@ func (a *assignment) close() {
 	a.cancel()
 	<-a.ended
 	a.indexes.Close()
+	a.pinned.Wait()
+	if a.sweep != nil {
+		a.sweep.Close()
+	}
 	if a.rows != nil {
 		a.rows.Release()
 	}
@@ -230,13 +243,15 @@ func (a *assignment) close() {
 // lend returns the rows of a ticket for this assignment, for use by one call.
 func (a *assignment) lend(ticket protocol.Ticket) (serve.Lent, error) {
 	rows := a.loaded()
-	if rows == nil && ticket.Early {
+	if rows == nil && ticket.Early && !a.spills { // with spill files, a batch of scattered rows may need more chunks than fit in memory
 		return a.lendEarly(ticket)
 	}
 	if rows == nil {
 		return serve.Lent{}, status.Errorf(codes.Unavailable, "data node %d is still loading", ticket.Node)
 	}
-	return lend(ticket, a.layout, rows, a.indexes, a.calls)
+	l, err := lend(ticket, a.layout, rows, a.indexes, a.calls)
+	l.Sweep = a.sweep
+	return l, err
 }
 
 // lend returns the rows of a ticket, for use by one call.

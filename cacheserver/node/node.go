@@ -28,6 +28,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/role"
+	"github.com/kubeflow/datacache/cacheserver/spill"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/cacheserver/work"
 )
@@ -45,6 +46,10 @@ type Config struct {
 	Work         *work.Pool    // evaluates filters; shared by the nodes of one process; nil: its own, with one step per core at a time
 	Decoding     *load.Limiter // shared by the nodes of one process; nil: this node has its own
 	Turns        *fair.Queue   // of the streams, shared by the nodes of one process; nil: this node has its own, without weights and limits
+
+	Spill        *spill.Dir // where the rows are stored too, so that they may be larger than the memory; nil: nowhere
+	SpillRemoved bool       // the files are removed when the node stops, instead of being left for the next process
+	Sharers      int        // number of nodes that share Budget; 0: one
 
 	Dial        transport.Dialer // for connections to the head; nil: TCP
 	JoinAfter   time.Duration    // from Start to the first attempt to join
@@ -241,6 +246,7 @@ type Status struct {
 	Bytes       int64                 `json:"bytes"`
 	Splits      protocol.SplitStatus  `json:"splits"`
 	Memory      protocol.MemoryStatus `json:"memory"`
+	Spill       *protocol.SpillStatus `json:"spill,omitempty"` // where the rows are, if they are in files too
 	Readers     []protocol.Reader     `json:"readers,omitempty"`
 }
 
@@ -250,6 +256,7 @@ func (n *Node) status() Status {
 	s := Status{Index: n.cfg.Index, Incarnation: n.incarnation, Memory: n.memory()}
 	if n.assigned != nil {
 		n.assigned.describe(&s)
+		s.Spill = n.assigned.spilled(n)
 	}
 	switch {
 	case n.stopping:

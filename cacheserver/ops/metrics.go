@@ -41,6 +41,8 @@ type Metrics struct {
 	FilterIndexes prometheus.Gauge       // indexes of clients' filters in memory
 	FilterBytes   prometheus.Gauge       // bytes of these indexes
 	FilterSeconds prometheus.Counter     // seconds spent on building them
+	SpillRead     prometheus.Counter     // bytes of chunks read from spill files
+	SpillRepaired prometheus.Counter     // chunks decoded again, since their files could not be read or had other bytes
 	Requests      *prometheus.CounterVec // finished calls, by method and code
 	BadHandshakes prometheus.Counter     // TLS handshakes that failed
 	JobBytes      *JobCounter            // FlightData bytes, by job
@@ -68,6 +70,8 @@ func NewMetrics() *Metrics {
 	m.FilterIndexes = m.gauge("filter_indexes", "Indexes of clients' filters in memory.")
 	m.FilterBytes = m.gauge("filter_bytes", "Bytes of the indexes of clients' filters.")
 	m.FilterSeconds = m.counter("filter_seconds_total", "Seconds of making the indexes of clients' filters.")
+	m.SpillRead = m.counter("spill_read_bytes_total", "Bytes read from spill files.")
+	m.SpillRepaired = m.counter("spill_repaired_chunks_total", "Chunks decoded again from the table, since their spill files could not be read or had other bytes.")
 	m.Requests = m.counterVec("requests_total", "Finished gRPC calls, by method and status code.", "method", "code")
 	m.BadHandshakes = m.counter("tls_handshakes_failed_total", "TLS handshakes of clients that failed.")
 	m.JobBytes = &JobCounter{counters: m.counterVec("job_bytes_total", "FlightData bytes handed to the transport, by job.", "job"), names: &m.jobs}

@@ -83,6 +83,15 @@ type MemoryStatus struct {
 	Limit int64 `json:"limit"`
 }
 
+// SpillStatus says where the rows of a data node are whose chunks are in spill files too. All but Dir are bytes.
+type SpillStatus struct {
+	Dir      string `json:"dir"`
+	Bytes    int64  `json:"bytes"`           // of the files
+	Limit    int64  `json:"limit,omitempty"` // of the files; 0: the disk's
+	Resident int64  `json:"resident"`        // of the rows in memory, beside those that a sweep holds for streams
+	Pinned   int64  `json:"pinned"`          // of these, the part that stays there
+}
+
 // MaxReaders is the number of readers that a status lists: those that read the most bytes.
 const MaxReaders = 64
 

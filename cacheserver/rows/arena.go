@@ -4,6 +4,7 @@
 package rows
 
 import (
+	lists "container/list"
 	"errors"
 	"fmt"
 	"sync"
@@ -31,12 +32,17 @@ var ErrReleased = errors.New("rows: used after its last release")
 // It starts with one reference, the caller's; the last Release unmaps the memory and returns it to the budget.
 type Arena struct {
 	budget *Budget
+	paged  bool    // allocate whole pages
+	pool   *Blocks // nil: it maps its memory itself
+	block  int     // bytes of a block
 	refs   atomic.Int64
 
 	mu       sync.Mutex
 	regions  [][]byte // every mapping
 	free     []byte   // the unused rest of the newest shared region
 	reserved int64
+	blocks   [][]byte   // of the pool
+	idle     lists.List // of *Chunk: stored ones that nobody holds, the longest unused first
 }
 
 // NewArena makes an empty arena, without mapping anything.
@@ -65,8 +71,14 @@ func (a *Arena) Release() {
 	}
 }
 
-// alloc reserves and maps n zeroed bytes; n is a multiple of align.
+// alloc reserves and maps n bytes, zeroed unless they are of a pool; n is a multiple of align.
 func (a *Arena) alloc(n int64) ([]byte, error) {
+	if a.paged {
+		n = (n + PageSize - 1) &^ (PageSize - 1)
+	}
+	if a.pool != nil && int(n) <= a.block {
+		return a.allocBlock(int(n))
+	}
 	if err := a.budget.Reserve(n); err != nil {
 		return nil, err
 	}
@@ -112,7 +124,7 @@ func (a *Arena) take(n int) ([]byte, error) {
 	if a.refs.Load() <= 0 {
 		return nil, ErrReleased
 	}
-	if n >= ownRegion {
+	if n >= ownRegion || a.pool != nil {
 		b, err := a.mapLocked(n)
 		if err != nil {
 			return nil, err
@@ -166,12 +178,20 @@ func (a *Arena) trimLocked() {
 }
 
 func (a *Arena) unmap() {
+	a.budget.removeEvictor(a)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	for a.idle.Len() > 0 {
+		a.removeIdleLocked(a.idle.Front().Value.(*Chunk))
+	}
 	for _, r := range a.regions {
 		if err := unix.Munmap(r); err != nil {
 			panic(fmt.Sprintf("rows: unmap of a region that was mapped: %v", err))
 		}
+	}
+	if a.pool != nil {
+		a.pool.put(a.blocks)
+		a.blocks = nil
 	}
 	a.budget.mapped.Add(-a.reserved)
 	a.budget.Release(a.reserved)

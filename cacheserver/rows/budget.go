@@ -6,6 +6,8 @@ package rows
 import (
 	"fmt"
 	"runtime/debug"
+	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/kubeflow/datacache/internal/words"
@@ -19,7 +21,15 @@ type Budget struct {
 	peak    atomic.Int64
 	clients atomic.Int64 // the part of used that Clients reserved
 	mapped  atomic.Int64 // the part of used that arenas reserved
+
+	evictable atomic.Int64 // the part of mapped that arenas can free at once: chunks that are stored elsewhere and that nobody holds
+
+	mu       sync.Mutex
+	evictors []evictor
 }
+
+// evictor frees up to n bytes of what it can free at once, which it has counted in evictable.
+type evictor interface{ evict(n int64) (freed int64) }
 
 // NewBudget returns a budget of limit bytes.
 func NewBudget(limit int64) *Budget {
@@ -61,6 +71,9 @@ func (b *Budget) reserve(n, limit int64) error {
 	for {
 		used := b.used.Load()
 		if n > limit-used {
+			if b.evict(n-(limit-used)) > 0 {
+				continue
+			}
 			return &ExhaustedError{Need: n, Used: used, Limit: b.limit, Kept: b.limit - limit}
 		}
 		if b.used.CompareAndSwap(used, used+n) {
@@ -70,8 +83,34 @@ func (b *Budget) reserve(n, limit int64) error {
 	}
 }
 
+// evict frees up to n bytes of what arenas can free.
+func (b *Budget) evict(n int64) (freed int64) {
+	if b.evictable.Load() == 0 {
+		return 0
+	}
+	b.mu.Lock()
+	arenas := slices.Clone(b.evictors)
+	b.mu.Unlock()
+	for _, a := range arenas {
+		freed += a.evict(n - freed)
+	}
+	return freed
+}
+
+func (b *Budget) addEvictor(a evictor) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.evictors = append(b.evictors, a)
+}
+
+func (b *Budget) removeEvictor(a evictor) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.evictors = slices.DeleteFunc(b.evictors, func(e evictor) bool { return e == a })
+}
+
 // Free is the number of bytes that Reserve would reserve at most.
-func (b *Budget) Free() int64 { return max(b.limit-b.kept-b.used.Load(), 0) }
+func (b *Budget) Free() int64 { return max(b.limit-b.kept-b.used.Load()+b.evictable.Load(), 0) }
 
 // Release returns n reserved bytes.
 func (b *Budget) Release(n int64) {
@@ -83,6 +122,9 @@ func (b *Budget) Used() int64 { return b.used.Load() }
 
 // Peak is the highest number of bytes that were reserved at the same time.
 func (b *Budget) Peak() int64 { return b.peak.Load() }
+
+// Kept is the number of bytes set aside for clients.
+func (b *Budget) Kept() int64 { return b.kept }
 
 // Limit is the maximum number of reserved bytes.
 func (b *Budget) Limit() int64 { return b.limit }

@@ -363,7 +363,7 @@ func (b *Builder) emit() error {
 	b.digest(bytesOf(s.spans))
 	b.digest(bytesOf(s.forms))
 	b.digest(s.body)
-	b.sealed.Chunks = append(b.sealed.Chunks, &Chunk{slab: s, layout: b.layout, arena: b.arena})
+	b.sealed.Chunks = append(b.sealed.Chunks, &Chunk{slab: s, layout: b.layout, arena: b.arena, memory: b.memory[len(b.memory)-1]})
 	b.sealed.Rows += s.rows
 	b.sealed.Bytes += int64(len(s.body))
 	return nil

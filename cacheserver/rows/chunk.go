@@ -29,6 +29,9 @@ func slabSize(l *Layout, bodyLength int64) int64 {
 	return bodyLength + padded(int64(l.buffers)*int64(unsafe.Sizeof(span{}))+int64(len(l.nodes))*int64(unsafe.Sizeof(form{})))
 }
 
+// Overhead is about the memory that a chunk takes besides its rows.
+func (l *Layout) Overhead() int64 { return slabSize(l, 0) + align/2*int64(l.buffers) }
+
 // at returns the start of a buffer; nil if it is empty.
 func (s *slab) at(buf int) unsafe.Pointer {
 	sp := s.spans[buf]
@@ -41,8 +44,10 @@ func (s *slab) at(buf int) unsafe.Pointer {
 // Chunk holds some rows of a layout in an arena. It is immutable, and valid as long as the arena exists.
 type Chunk struct {
 	slab
-	layout *Layout
-	arena  *Arena
+	layout  *Layout
+	arena   *Arena
+	memory  []byte // of the slab
+	*stored        // nil: it is in memory only
 }
 
 // Rows is the number of rows, at least 1.

@@ -74,7 +74,9 @@ func (c Clients) Release(n int64) {
 }
 
 // Free is the number of bytes that responses may still reserve.
-func (c Clients) Free() int64 { return max(c.forAnswers()-c.budget.Used(), 0) }
+func (c Clients) Free() int64 {
+	return max(c.forAnswers()-c.budget.Used()+c.budget.evictable.Load(), 0)
+}
 
 // Used is the number of bytes that clients have reserved.
 func (c Clients) Used() int64 { return c.budget.clients.Load() }

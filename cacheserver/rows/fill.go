@@ -68,6 +68,9 @@ func (p *copier) fillFixed(n *node, f *fieldNode, valid []byte, buf int) {
 		return
 	case n.strip != nil && p.clean:
 		clear(dst[int(f.length)*n.width:])
+	case p.packed && p.clean && n.integer:
+		width = int(p.forms[n.id].width)
+		clear(dst[writeValues(dst, width, sb.a, p.of[n.id]):])
 	case p.packed && n.integer && int(p.forms[n.id].width) < width:
 		width = int(p.forms[n.id].width)
 		clear(dst[writeNarrow(dst, n.width, &p.forms[n.id], sb.a, p.of[n.id]):])

@@ -49,6 +49,7 @@ func (r *Rows) Gather(p *Projection, runs []Run, rows, maxBytes int) (m Message,
 type gatherer struct {
 	*copier
 	kept []sum
+	held held
 }
 
 // gatherer returns a reusable gatherer with the buffers of the columns of p.
@@ -64,6 +65,7 @@ func (r *Rows) gatherer(p *Projection) *gatherer {
 }
 
 func (r *Rows) done(g *gatherer) {
+	g.held.drop()
 	r.copiers.Put(g)
 }
 
@@ -108,6 +110,9 @@ func (g *gatherer) collect(r *Rows, p *Projection, runs []Run, most int, limit i
 		from := len(g.rows)
 		next, err := g.locate(r, runs, at, step)
 		if err != nil {
+			return 0, mark{}, err
+		}
+		if err := g.held.add(r, g.rows[from:]); err != nil {
 			return 0, mark{}, err
 		}
 		g.kept = append(g.kept[:0], g.sums...)
@@ -196,6 +201,9 @@ func (r *Rows) message(p *Projection, g *gatherer, rows int) (Message, error) {
 	}
 	g.fill(p.nodes, buf)
 	m := Message{Header: make([]byte, p.headers.size()), Rows: rows, lease: &lease{rows: r, allowance: p.allowance, buf: buf}}
+	if slices.Contains(g.homes, referred) {
+		m.lease.held, g.held = g.held, nil
+	}
 	most := g.mostSlices(p.nodes)
 	if err := m.lease.list(most); err != nil {
 		m.Release()

@@ -33,6 +33,7 @@ type lease struct {
 	allowance *Allowance // the capacity of the buffer and the list of slices are reserved in it
 	buf       []byte
 	listed    int64 // bytes reserved for the list of slices
+	held      held
 	done      atomic.Bool
 }
 
@@ -49,6 +50,7 @@ func (l *lease) list(slices int) error {
 }
 
 func (l *lease) drop() {
+	l.held.drop()
 	l.allowance.Release(l.listed)
 	if l.buf != nil {
 		l.allowance.Release(int64(cap(l.buf)))

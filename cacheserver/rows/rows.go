@@ -29,6 +29,9 @@ type Rows struct {
 	arenas  []*Arena
 	forms   formTable
 	refs    atomic.Int64
+	stored  bool         // some chunks may be in a backing only
+	pinned  atomic.Int64 // bytes, see Pin
+	finally func()
 
 	stride    uint    // log2 of the number of rows that share an entry of directory
 	directory []int32 // the chunks that contain rows 0, 1<<stride, 2<<stride, ...
@@ -62,6 +65,7 @@ func NewRows(l *Layout, chunks []*Chunk) (*Rows, error) {
 			r.arenas = append(r.arenas, c.arena)
 		}
 		r.bytes += c.Bytes()
+		r.stored = r.stored || c.stored != nil
 		r.countColumns(c)
 		r.starts = append(r.starts, r.starts[i]+c.rows)
 	}
@@ -88,7 +92,13 @@ func (r *Rows) Release() {
 	for _, a := range r.arenas {
 		a.Release()
 	}
+	if r.finally != nil {
+		r.finally()
+	}
 }
+
+// Finally has f called after the last release. It must be called before the rows are shared.
+func (r *Rows) Finally(f func()) { r.finally = f }
 
 // index builds the directory, with 16 to 32 entries per chunk, so that few entries span two chunks.
 func (r *Rows) index() {
@@ -158,6 +168,10 @@ func (r *Rows) next(p *Projection, lo, hi, mean int64) (Message, error) {
 	g := r.gatherer(p)
 	defer r.done(g)
 	g.rows = append(g.rows, piece{start: lo - r.starts[c], n: int32((n + messages - 1) / messages), src: int32(c)})
+	if err := g.held.add(r, g.rows); err != nil {
+		r.Release()
+		return Message{}, err
+	}
 	g.measure(p.nodes, 0)
 	return r.message(p, g, int(g.rows[0].n))
 }

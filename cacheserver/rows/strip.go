@@ -75,6 +75,10 @@ func (p *copier) fillStrips(nodes []*node) {
 		switch {
 		case len(parts) == 0:
 			continue
+		case p.packed && p.clean:
+			stride := int(parts[0].form.stride)
+			at := copyBytes(parts[0].dst, stride, parts[0].src, p.rows)
+			clear(parts[0].dst[at:padded(int64(at))])
 		case p.packed:
 			pack(parts, p.rows)
 		case p.buffers[parts[0].node.id].narrow:

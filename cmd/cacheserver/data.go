@@ -7,19 +7,22 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeflow/datacache/cacheserver/fair"
 	"github.com/kubeflow/datacache/cacheserver/node/serve"
 	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/spill"
 	"github.com/kubeflow/datacache/internal/command"
 	"github.com/kubeflow/datacache/internal/reload"
 )
 
 // dataFlags configure what data nodes have for rows and clients, and how jobs share it.
-type dataFlags struct{ memory, filters, sharing string }
+type dataFlags struct{ memory, filters, sharing, spillDir, spillLimit string }
 
 // sharingPoll is how often the file is read.
 const sharingPoll = 5 * time.Second
@@ -29,6 +32,10 @@ func (f *dataFlags) register(flags *pflag.FlagSet, env command.Env) {
 		"memory for the table, for loading it and for clients' streams, which a sixteenth of it, at most 256 MiB, is kept for: bytes, a quantity such as 12Gi or 500MB, or a share of the container's (or machine's) memory (env MEMORY_LIMIT)")
 	flags.StringVar(&f.filters, "filter-memory", env.Or("FILTER_MEMORY", "5%"),
 		"part of the memory limit for the indexes of filters that clients ask for, which take an eighth of a byte for each row: bytes, a quantity, or a share of the limit (env FILTER_MEMORY)")
+	flags.StringVar(&f.spillDir, "spill-dir", env("SPILL_DIR"),
+		"folder on a local disk for the rows, so that they may be larger than the memory and a restarted data node need not load them again; no other cache may use it (default: rows are in memory only; env SPILL_DIR)")
+	flags.StringVar(&f.spillLimit, "spill-limit", env.Or("SPILL_LIMIT", "100%"),
+		"how much of that disk the rows of a data node may take: bytes, a quantity such as 200Gi, or a share of the disk (env SPILL_LIMIT)")
 	flags.StringVar(&f.sharing, "sharing", env("SHARING_FILE"),
 		`JSON file of the weights and limits of the jobs that read, such as {"weights": {"train": 3}, "maxJobs": 20, "maxStreamsPerJob": 64};`+"\n"+
 			"changes of the file apply within seconds (default: equal weights, no limits; env SHARING_FILE)")
@@ -48,6 +55,25 @@ func (f *dataFlags) budget() (budget *rows.Budget, filters int64, err error) {
 		return nil, 0, fmt.Errorf("--filter-memory: %w", err)
 	}
 	return rows.NewBudget(bytes).Keep(min(bytes/16, 256<<20)), filters, nil
+}
+
+// spill returns the folder for rows of a data node on disk; nil if there is none.
+func (f *dataFlags) spill(index int) (*spill.Dir, error) {
+	if f.spillDir == "" {
+		return nil, nil //nolint:nilnil // no folder is no error
+	}
+	if err := os.MkdirAll(f.spillDir, 0o700); err != nil {
+		return nil, fmt.Errorf("--spill-dir: %w", err)
+	}
+	var disk unix.Statfs_t
+	if err := unix.Statfs(f.spillDir, &disk); err != nil {
+		return nil, fmt.Errorf("--spill-dir: %s: %w", f.spillDir, err)
+	}
+	limit, err := command.ParseShare(f.spillLimit, int64(disk.Blocks)*int64(disk.Bsize))
+	if err != nil {
+		return nil, fmt.Errorf("--spill-limit: %w", err)
+	}
+	return spill.New(f.spillDir, index, limit), nil
 }
 
 // turns returns the queue of streams that the flags describe. It follows the file until ctx ends.

@@ -40,6 +40,7 @@ It ends with code 3 if the table can't be loaded, and with code 1 if an argument
 			if serve.Budget, cfg.FilterMemory, err = data.budget(); err != nil {
 				return err
 			}
+			cfg.Spill = data.spill
 			flush, err := serve.start(cmd.Context(), env, cmd.Name(), src)
 			if err != nil {
 				return err

@@ -44,6 +44,9 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 			if serve.Budget, cfg.FilterMemory, err = data.budget(); err != nil {
 				return err
 			}
+			if cfg.Spill, err = data.spill(cfg.Index); err != nil {
+				return err
+			}
 			flush, err := serve.start(cmd.Context(), env, cmd.Name(), src)
 			if err != nil {
 				return err

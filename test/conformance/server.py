@@ -210,6 +210,8 @@ def plain_environment() -> dict[str, str]:
         "FILTER",
         "MEMORY_LIMIT",
         "FILTER_MEMORY",
+        "SPILL_DIR",
+        "SPILL_LIMIT",
         "LISTEN",
         "HTTP_LISTEN",
         "TRANSPORT",

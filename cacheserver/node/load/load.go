@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/cacheserver/spill"
 	"github.com/kubeflow/datacache/internal/tracing"
 	"github.com/kubeflow/datacache/internal/words"
 )
@@ -29,6 +31,9 @@ type Config struct {
 	role.Config
 	Workers int      // number of row groups decoded concurrently
 	Limiter *Limiter // of this process
+
+	Spill        *spill.Dir // where the rows are stored too, so that they may be dropped from memory; nil: nowhere
+	SpillRemoved bool       // the files are removed with the rows, instead of being left for the next process
 }
 
 // load is the process of loading one assignment. It is dropped when loading ends, together with the splits, footers and deletes. Only
@@ -47,6 +52,7 @@ type load struct {
 	layout  *rows.Layout
 	sealed  []rows.Sealed // by split; set by the goroutine that decodes it
 
+	spillState
 	estimated atomic.Int64 // sum of the estimates of the splits that are loaded
 }
 
@@ -60,29 +66,45 @@ func Run(ctx context.Context, cfg *Config, spec peer.Assign, arena *rows.Arena, 
 	if len(l.splits) != spec.Splits {
 		return nil, nil, fmt.Errorf("the assigned part has %d splits, want %d", len(l.splits), spec.Splits)
 	}
-	version := source.Version{Pin: spec.Pin, Selection: spec.Selection}
-	openCtx, span := tracing.Child(ctx, "open")
-	err = l.retry(openCtx, Whole, func() (err error) {
-		l.dataset, err = l.Source.Open(openCtx, version, l.Limiter.buffers)
-		return err
-	})
-	tracing.End(span, err)
-	if err != nil {
-		return nil, nil, err
-	}
-	if l.layout, err = rows.NewLayout(l.dataset.Schema()); err != nil {
-		return nil, nil, err
-	}
-	early.open(l.layout, l.splits)
-	if err := l.loadAll(ctx); err != nil {
-		return nil, nil, err
+	l.serving, l.backings = ctx, make([]*backing, len(l.splits))
+	l.encoded = sync.OnceValue(func() []byte { return encodeSchema(l.layout.Schema()) })
+	l.restore()
+	if l.restored < len(l.splits) || len(l.splits) == 0 {
+		err = l.loadMissing(ctx)
 	}
 	var chunks []*rows.Chunk
 	for _, s := range l.sealed {
 		chunks = append(chunks, s.Chunks...)
 	}
-	loaded, err := rows.NewRows(l.layout, chunks)
-	return l.layout, loaded, err
+	var loaded *rows.Rows
+	if err == nil {
+		loaded, err = rows.NewRows(l.layout, chunks)
+	}
+	if err != nil {
+		l.closeFiles()
+		return nil, nil, err
+	}
+	l.progress.setAgain(l.mostOfOne())
+	loaded.Finally(l.closeFiles)
+	l.dataset = nil // reading chunks opens it again if it must
+	return l.layout, loaded, nil
+}
+
+// loadMissing opens the version and loads the splits that were not restored.
+func (l *load) loadMissing(ctx context.Context) error {
+	openCtx, span := tracing.Child(ctx, "open")
+	err := l.open(openCtx)
+	tracing.End(span, err)
+	if err != nil {
+		return err
+	}
+	if l.layout == nil {
+		if l.layout, err = rows.NewLayout(l.dataset.Schema()); err != nil {
+			return err
+		}
+	}
+	l.early.open(l.layout, l.splits)
+	return l.loadAll(ctx)
 }
 
 // loadAll loads every split. Each core decodes one while another is fetched for it. The first error ends the load; nothing is ever skipped.
@@ -95,6 +117,9 @@ func (l *load) loadAll(ctx context.Context) error {
 	for range min(2*l.Workers, len(l.splits)) {
 		group.Go(func() error {
 			for i, ok := l.early.demand.start(); ok; i, ok = l.early.demand.start() {
+				if l.backings[i] != nil { // it was restored
+					continue
+				}
 				if err := l.retry(ctx, i, func() error { return l.loadSplit(ctx, i) }); err != nil {
 					return err
 				}
@@ -227,6 +252,9 @@ func (l *load) decode(ctx context.Context, j job, a *admission) (err error) {
 	if err != nil {
 		return l.explain(split, err)
 	}
+	if err := l.spill(j.index, sealed); err != nil {
+		return fmt.Errorf("%s: %w", split, err)
+	}
 	l.Metrics.LoadSeconds.WithLabelValues(ops.StageDecode).Add((time.Since(begin) - copying).Seconds())
 	l.Metrics.LoadSeconds.WithLabelValues(ops.StageCopy).Add(copying.Seconds())
 	report := j.fetched.Report()
@@ -271,7 +299,11 @@ func (l *load) explain(split source.Split, err error) error {
 	if done > 0 {
 		what = fmt.Sprintf("for the rows of all %d splits (%d are loaded, all take about %s)", all, done, words.ExactBytes(bytes/int64(done)*int64(all)))
 	}
-	return fmt.Errorf("%s: %w", split, noRoom(err, what, "add data nodes, or cache fewer columns or rows"))
+	advice := "add data nodes, cache fewer columns or rows"
+	if l.Spill == nil {
+		advice += ", or keep the rows on a local disk: --spill-dir (in a cluster, spec.arrow.spill)"
+	}
+	return fmt.Errorf("%s: %w", split, noRoom(err, what, advice))
 }
 
 // noRoom adds to an exhausted budget what there was no room for, and what can be done besides raising the limit. Other errors are

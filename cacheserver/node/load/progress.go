@@ -19,6 +19,7 @@ type Progress struct {
 	done  []peer.SplitDone // in the order of loading
 	bytes int64            // bytes in memory: the sum over done
 	rows  int64            // likewise
+	again int64            // see Again
 	waits map[int]string   // why splits are being retried, by index in the assignment; at Whole, why the whole assignment is
 }
 
@@ -46,6 +47,19 @@ func (p *Progress) Loaded() (splits int, rows, bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.done), p.rows, p.bytes
+}
+
+// Again is the memory for decoding a split again, whichever it is: a chunk of it may turn out to be broken in its spill file.
+func (p *Progress) Again() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.again
+}
+
+func (p *Progress) setAgain(n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.again = n
 }
 
 // Note records why split index is being retried; the empty string clears that.

@@ -36,6 +36,12 @@ const (
 
 // epoch streams this node's part of a rank's sequence, or of a selection's shard, in order, in batches of about length bytes.
 func (s *sender) epoch(length int64) error {
+	switch scattered, err := s.scattered(); {
+	case err != nil:
+		return status.Errorf(codes.InvalidArgument, "ticket: %v", err)
+	case scattered:
+		return s.swept(length)
+	}
 	most := min(mostBytes, s.most)
 	length = min(length, most/16*15)
 	walk, err := s.announce()
@@ -43,6 +49,8 @@ func (s *sender) epoch(length int64) error {
 		return status.Errorf(codes.InvalidArgument, "ticket: %v", err)
 	}
 	every, early := s.cutsNow(length, most), s.Early != nil
+	ahead := newAhead(s.Rows)
+	defer ahead.wait()
 	var runs []rows.Run // of this node, not sent yet
 	var rows int        // number of rows in runs
 	for left := every.positions; ; {
@@ -62,6 +70,7 @@ func (s *sender) epoch(length int64) error {
 		}
 		unsent := runs
 		for rows >= every.rows || flush && rows > 0 {
+			ahead.of(unsent)
 			message, rest, err := s.gather(unsent, min(rows, every.rows), int(most))
 			if err != nil {
 				return refusal(err, "gather %d rows", min(rows, every.rows))

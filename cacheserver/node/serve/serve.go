@@ -17,6 +17,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/sweep"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
@@ -47,6 +48,7 @@ type Lent struct {
 	Early   Early            // in their place
 	Mean    int64            // with Early: an estimate of the bytes of a row
 	Columns *rows.Projection // the ticket's
+	Sweep   *sweep.Sweep     // over Rows; nil: they stay in memory
 	Index   *pick.Index      // of the ticket's filter; nil: without one
 	Ticket  protocol.Ticket
 	Calls   *Calls // this one among them

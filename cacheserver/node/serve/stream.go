@@ -151,8 +151,10 @@ func (s *sender) frame(f *protocol.Frame, m sent) error {
 
 // shard streams rows in row order, in the chunks in which they are stored.
 func (s *sender) shard() error {
-	first := s.Ticket.Bounds[0]
+	first, ahead := s.Ticket.Bounds[0], newAhead(s.Rows)
+	defer ahead.wait()
 	for lo, hi := s.Ticket.Rows[0]-first, s.Ticket.Rows[1]-first; lo < hi; {
+		ahead.of([]rows.Run{{First: uint64(lo), Rows: uint64(hi - lo)}})
 		var message rows.Message
 		err := s.make(func() (err error) {
 			for message, err = range s.Rows.Range(s.Columns, lo, hi) {
@@ -197,13 +199,19 @@ func (s *sender) gather(runs []rows.Run, count, most int) (message rows.Message,
 		return message, nil, err
 	}
 	defer done()
-	err = s.make(func() (err error) {
-		message, left, err = in.Gather(s.Columns, found, count, most)
-		return err
-	})
+	message, left, err = s.gatherFrom(in, found, count, most)
 	if s.Early != nil && err == nil {
 		left = withoutRows(runs, message.Rows)
 	}
+	return message, left, err
+}
+
+// gatherFrom is gather for rows that are in memory, or that are read for it.
+func (s *sender) gatherFrom(in *rows.Rows, runs []rows.Run, count, most int) (message rows.Message, left []rows.Run, err error) {
+	err = s.make(func() (err error) {
+		message, left, err = in.Gather(s.Columns, runs, count, most)
+		return err
+	})
 	return message, left, err
 }
 
@@ -218,14 +226,23 @@ func (s *sender) gatherAsked(asked exchange.Rows) (rows.Message, error) {
 	if err != nil {
 		return rows.Message{}, err
 	}
-	message, left, err := s.gather(runs, len(runs), maxTakeBytes)
+	from := s.Rows
+	if s.Sweep != nil && len(runs) > 0 {
+		part, done, err := s.collect(runs)
+		if err != nil {
+			return rows.Message{}, err
+		}
+		defer done()
+		from, runs = part.Rows, part.Runs
+	}
+	message, left, err := s.gatherFrom(from, runs, asked.Len(), maxTakeBytes)
 	if err != nil {
-		return rows.Message{}, refusal(err, "exchange: %d rows: ask for fewer at a time", len(runs))
+		return rows.Message{}, refusal(err, "exchange: %d rows: ask for fewer at a time", asked.Len())
 	}
 	if len(left) > 0 {
-		need := float64(message.BodyLen) / float64(max(message.Rows, 1)) * float64(len(runs))
+		need := float64(message.BodyLen) / float64(max(message.Rows, 1)) * float64(asked.Len())
 		message.Release()
-		return rows.Message{}, status.Errorf(codes.ResourceExhausted, "exchange: %d rows: ask for fewer at a time: needed about %.0f bytes, one batch may have %d", len(runs), need, maxTakeBytes)
+		return rows.Message{}, status.Errorf(codes.ResourceExhausted, "exchange: %d rows: ask for fewer at a time: needed about %.0f bytes, one batch may have %d", asked.Len(), need, maxTakeBytes)
 	}
 	return message, nil
 }

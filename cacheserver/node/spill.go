@@ -1,0 +1,72 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/sweep"
+)
+
+const (
+	// readingBytes is the memory for chunks that are read for a moment, at most a quarter of what there is.
+	readingBytes = 64 << 20
+	// span is how many bytes of a sequence a sweep's parts span for each byte of their memory: see package sweep.
+	span = 1.78
+)
+
+// shareMemory divides the memory, once the rows are loaded, where they are in spill files too: as many chunks as make sense stay in memory, and the rest
+// is for the sweep. It returns the bytes for chunks that stay.
+//
+// All chunks stay that fit. Else the sweep gets so much that its parts span what does not stay, if there is enough: then each chunk is read once
+// an epoch, and any chunk that stays instead of it saves as many bytes as it takes.
+func (a *assignment) shareMemory(n *Node) (pinned int64) {
+	b := n.cfg.Budget
+	free := min(b.Free(), (b.Limit()-b.Kept())/int64(max(1, n.cfg.Sharers)))
+	reading := min(readingBytes, free/4)
+	free -= max(reading, a.progress.Again())
+	stored := a.rows.Stored().Bytes
+	if stored <= free {
+		return stored
+	}
+	pinned = max(0, int64((span*float64(free)-float64(stored))/(span-1)))
+	a.sweep = sweep.New(a.rows, b, (free-pinned)/10*9, reading/2) // parts are estimated
+	return pinned
+}
+
+// startServing divides the memory and reads the chunks that stay, behind. It returns the bytes that the Go heap must leave to chunks that are not in
+// memory yet.
+func (a *assignment) startServing(ctx context.Context, n *Node) int64 {
+	if a.rows == nil || !a.rows.IsStored() {
+		return 0
+	}
+	most := a.shareMemory(n)
+	a.pinned.Go(func() {
+		if err := a.rows.Pin(ctx, most); err != nil && ctx.Err() == nil {
+			n.cfg.Log.Warn("chunks that should stay in memory can't be read", "reason", err)
+		}
+	})
+	return n.cfg.Budget.Free()
+}
+
+// clearSpill removes the spill files of other plans.
+func (a *assignment) clearSpill(n *Node) {
+	if n.cfg.Spill == nil {
+		return
+	}
+	if err := n.cfg.Spill.Keep(a.spec.Plan); err != nil {
+		n.cfg.Log.Warn("spill files of another plan are left", "reason", err)
+	}
+}
+
+// spilled says how much of the rows is where; nil if they are in memory only.
+func (a *assignment) spilled(n *Node) *protocol.SpillStatus {
+	rows := a.loaded()
+	if n.cfg.Spill == nil || rows == nil {
+		return nil
+	}
+	s := rows.Stored()
+	return &protocol.SpillStatus{Dir: n.cfg.Spill.Path(), Bytes: n.cfg.Spill.Used(), Limit: n.cfg.Spill.Limit(), Resident: s.Resident, Pinned: s.Pinned}
+}

@@ -1,0 +1,327 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package spill keeps the chunks of splits in files: it knows files and bytes, and nothing of the rows in them.
+//
+// A file DIR/PLAN/NODE/SPLIT.rows has the chunks of one split. It begins with a prefix (magic, length and XXH3-128 of the head), the head as
+// gob, and then, each at a multiple of 4 KiB, the chunks' memory. It is written under a temporary name and renamed; there is no fsync, since
+// checksums find what a power cut tears. A node reads files of 0600 that it wrote itself.
+package spill
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"github.com/zeebo/xxh3"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/internal/words"
+)
+
+const (
+	magic  = "DCROWS\x00\x01" // the last byte is the version
+	prefix = 8 + 8 + 16       // magic, length of the head, its XXH3-128
+	// mostHead bounds the head that Open reads.
+	mostHead = 1 << 30
+)
+
+// Head describes a file.
+type Head struct {
+	Schema []byte // of the rows, as an Arrow IPC message
+	Hash   [16]byte
+	Rows   int64
+	Bytes  int64
+	Chunks []Chunk
+}
+
+// Chunk is a chunk of a file.
+type Chunk struct {
+	rows.Stub
+	Sum    [16]byte // XXH3-128 of its memory
+	offset int64    // in the file: it follows from the lengths
+}
+
+// Dir is the folder of the files of one data node, which no other process uses. It is safe for concurrent use; make it with New.
+type Dir struct {
+	path  string
+	node  int
+	limit int64
+	used  atomic.Int64
+}
+
+// New returns the folder of a node below a path, which may be missing. The files take at most limit bytes; 0 means as many as the disk has.
+func New(path string, node int, limit int64) *Dir { return &Dir{path: path, node: node, limit: limit} }
+
+// Path is the folder that New was given.
+func (d *Dir) Path() string { return d.path }
+
+// Used is the number of bytes that the files take.
+func (d *Dir) Used() int64 { return d.used.Load() }
+
+// Limit is the maximum of Used; 0: none.
+func (d *Dir) Limit() int64 { return d.limit }
+
+// FullError says that a file does not fit, neither within the limit nor on the disk.
+type FullError struct {
+	Path       string
+	Need, Used int64 // bytes of the file, and of all others
+	Limit      int64 // 0: the disk is full
+	Free       int64 // on the disk
+}
+
+// Error includes the numbers in bytes and in binary units.
+func (e *FullError) Error() string {
+	if e.Limit > 0 {
+		return fmt.Sprintf("spill folder %s: needed %s beside %s in use, and --spill-limit is %s: raise it (in a cluster, spec.arrow.spill.limit), add data nodes, or cache fewer columns or rows",
+			e.Path, words.ExactBytes(e.Need), words.ExactBytes(e.Used), words.ExactBytes(e.Limit))
+	}
+	return fmt.Sprintf("spill folder %s: the disk is full: needed %s beside %s in use, and %s are free: use a larger volume, add data nodes, or cache fewer columns or rows",
+		e.Path, words.ExactBytes(e.Need), words.ExactBytes(e.Used), words.ExactBytes(e.Free))
+}
+
+func (d *Dir) name(plan string, split int) string {
+	return filepath.Join(d.path, plan, strconv.Itoa(d.node), strconv.Itoa(split)+".rows")
+}
+
+// Keep removes all files of this node except those of a plan.
+func (d *Dir) Keep(plan string) error {
+	plans, err := os.ReadDir(d.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, p := range plans {
+		if p.Name() == plan || !p.IsDir() {
+			continue
+		}
+		err = errors.Join(err, os.RemoveAll(filepath.Join(d.path, p.Name(), strconv.Itoa(d.node))))
+		_ = os.Remove(filepath.Join(d.path, p.Name())) // fails while other nodes have files there
+	}
+	return err
+}
+
+// Write writes the file of a split, in place of an older one. The chunks must be of a Paged arena.
+func (d *Dir) Write(plan string, split int, schema []byte, sealed rows.Sealed) (*File, error) {
+	f := &File{dir: d, name: d.name(plan, split)}
+	f.head = Head{Schema: schema, Hash: sealed.Hash, Rows: sealed.Rows, Bytes: sealed.Bytes}
+	for _, c := range sealed.Chunks {
+		f.head.Chunks = append(f.head.Chunks, Chunk{Stub: c.Stub(), Sum: xxh3.Hash128(c.Memory()).Bytes()})
+	}
+	encoded, err := f.head.encode()
+	if err != nil {
+		return nil, fmt.Errorf("spill: encode the head: %w", err)
+	}
+	f.place(len(encoded))
+	if used := d.used.Add(f.size); d.limit > 0 && used > d.limit {
+		d.used.Add(-f.size)
+		return nil, &FullError{Path: d.path, Need: f.size, Used: used - f.size, Limit: d.limit}
+	}
+	if err := f.write(encoded, sealed.Chunks); err != nil {
+		d.used.Add(-f.size)
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+			var disk unix.Statfs_t
+			_ = unix.Statfs(d.path, &disk) // without it the message says that 0 bytes are free
+			return nil, &FullError{Path: d.path, Need: f.size, Used: d.Used(), Free: int64(disk.Bavail) * int64(disk.Bsize)}
+		}
+		return nil, fmt.Errorf("spill: %w", err)
+	}
+	return f, nil
+}
+
+// encode returns the prefix and the head.
+func (h *Head) encode() ([]byte, error) {
+	var buf bytes.Buffer
+	buf.Write(make([]byte, prefix))
+	if err := gob.NewEncoder(&buf).Encode(h); err != nil {
+		return nil, err
+	}
+	encoded := buf.Bytes()
+	copy(encoded, magic)
+	binary.LittleEndian.PutUint64(encoded[8:], uint64(len(encoded)-prefix))
+	sum := xxh3.Hash128(encoded[prefix:]).Bytes()
+	copy(encoded[16:], sum[:])
+	return encoded, nil
+}
+
+// place sets the offsets of the chunks, and the size of the file, which begins with head bytes.
+func (f *File) place(head int) {
+	f.size = int64(head+rows.PageSize-1) &^ (rows.PageSize - 1)
+	for i := range f.head.Chunks {
+		f.head.Chunks[i].offset = f.size
+		f.size += f.head.Chunks[i].Memory
+	}
+}
+
+// File is the file of a split. It is safe for concurrent use; its user closes it.
+type File struct {
+	dir  *Dir
+	name string
+	head Head
+	size int64
+
+	mu   sync.RWMutex
+	file *os.File
+}
+
+// Head describes the file.
+func (f *File) Head() *Head { return &f.head }
+
+// Attach makes the chunks of the file, which backing reads: the file itself, or what reads it. They are read when they are needed.
+func (f *File) Attach(l *rows.Layout, a *rows.Arena, backing rows.Backing) (rows.Sealed, error) {
+	sealed := rows.Sealed{Rows: f.head.Rows, Bytes: f.head.Bytes, Hash: f.head.Hash}
+	for i, c := range f.head.Chunks {
+		chunk, err := a.Attach(l, c.Stub, backing, i)
+		if err != nil {
+			return rows.Sealed{}, fmt.Errorf("spill file %s: %w", f.name, err)
+		}
+		sealed.Chunks = append(sealed.Chunks, chunk)
+	}
+	return sealed, nil
+}
+
+func (f *File) write(head []byte, chunks []*rows.Chunk) (err error) {
+	if err := os.MkdirAll(filepath.Dir(f.name), 0o700); err != nil {
+		return err
+	}
+	temporary := f.name + ".tmp"
+	file, err := open(temporary, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = file.Close()
+			_ = os.Remove(temporary)
+		}
+	}()
+	aligned := pages(len(head))
+	copy(aligned, head)
+	if _, err := file.WriteAt(aligned, 0); err != nil {
+		return err
+	}
+	for i, c := range f.head.Chunks {
+		if _, err := file.WriteAt(chunks[i].Memory(), c.offset); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(temporary, f.name); err != nil {
+		return err
+	}
+	f.file = file
+	return nil
+}
+
+// pages returns zeroed memory of whole pages with room for n bytes.
+func pages(n int) []byte {
+	whole := (n + rows.PageSize - 1) &^ (rows.PageSize - 1)
+	b := make([]byte, whole+rows.PageSize)
+	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (rows.PageSize - 1))
+	return b[skip : skip+whole]
+}
+
+// open opens a file without the page cache, where the file system can.
+func open(name string, flags int) (*os.File, error) {
+	file, err := os.OpenFile(name, flags|direct, 0o600)
+	if errors.Is(err, syscall.EINVAL) {
+		return os.OpenFile(name, flags, 0o600)
+	}
+	return file, err
+}
+
+// Open opens the file of a split that an earlier process wrote. It reads the head only.
+func (d *Dir) Open(plan string, split int) (*File, error) {
+	f := &File{dir: d, name: d.name(plan, split)}
+	file, err := open(f.name, os.O_RDWR)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.readHead(file); err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("spill file %s: %w", f.name, err)
+	}
+	f.file = file
+	d.used.Add(f.size)
+	return f, nil
+}
+
+func (f *File) readHead(file *os.File) error {
+	first := pages(rows.PageSize)
+	if _, err := file.ReadAt(first, 0); err != nil {
+		return err
+	}
+	length := binary.LittleEndian.Uint64(first[8:])
+	if string(first[:8]) != magic || length > mostHead {
+		return errors.New("not a file of this version")
+	}
+	all := pages(prefix + int(length))
+	if _, err := file.ReadAt(all, 0); err != nil {
+		return err
+	}
+	body := all[prefix : prefix+int(length)]
+	if xxh3.Hash128(body).Bytes() != [16]byte(all[16:prefix]) {
+		return errors.New("the head has another checksum")
+	}
+	if err := gob.NewDecoder(bytes.NewReader(body)).Decode(&f.head); err != nil {
+		return err
+	}
+	f.place(prefix + int(length))
+	info, err := file.Stat()
+	if err == nil && info.Size() != f.size {
+		err = fmt.Errorf("has %d bytes, want %d", info.Size(), f.size)
+	}
+	return err
+}
+
+// ErrCorrupt says that a chunk was read, but has another checksum than when it was written.
+var ErrCorrupt = errors.New("the chunk has another checksum")
+
+// ReadChunk implements rows.Backing: it reads a chunk to memory of its length, and verifies it.
+func (f *File) ReadChunk(i int, memory []byte) error {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	c := &f.head.Chunks[i]
+	if _, err := f.file.ReadAt(memory, c.offset); err != nil {
+		return err
+	}
+	if xxh3.Hash128(memory).Bytes() != c.Sum {
+		return fmt.Errorf("spill file %s: chunk %d: %w", f.name, i, ErrCorrupt)
+	}
+	return nil
+}
+
+// Repair writes a chunk again, in place.
+func (f *File) Repair(i int, memory []byte) error {
+	c := &f.head.Chunks[i]
+	if xxh3.Hash128(memory).Bytes() != c.Sum {
+		return fmt.Errorf("spill file %s: chunk %d has other rows now", f.name, i)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, err := f.file.WriteAt(memory, c.offset)
+	return err
+}
+
+// Close closes the file, and removes it unless keep is set.
+func (f *File) Close(keep bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dir.used.Add(-f.size)
+	err := f.file.Close()
+	if !keep {
+		err = errors.Join(err, os.Remove(f.name))
+		_ = os.Remove(filepath.Dir(f.name)) // fails while it has other files
+		_ = os.Remove(filepath.Dir(filepath.Dir(f.name)))
+	}
+	return err
+}

@@ -1,0 +1,284 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sweep
+
+import (
+	"context"
+	"time"
+)
+
+// account is what a stream and its successors take, one after the other. Sweep.mu protects it.
+type account struct {
+	used       int64 // estimate of the bytes in parts
+	held       int   // number of parts that were not released
+	incomplete int   // of these, parts that miss rows
+	begun      int64 // Sweep.travelled when the youngest was begun
+}
+
+// Stream is the rows of one stream. Its methods, and the walk, are called by one goroutine.
+type Stream struct {
+	sweep *Sweep
+	walk  Walk
+	key   string
+
+	// Protected by Sweep.mu.
+	account *account
+	parts   []*Part   // that were not released, the oldest first
+	open    bool      // it is no successor any more
+	waits   bool      // in Next
+	ended   bool      // the walk has
+	next    *Stream   // the successor
+	since   time.Time // of a successor: since when it waits for its stream
+}
+
+// Open adds a stream. Streams with equal keys, unless they are empty, have the same rows: if one was left over by Then, its parts are used and
+// walk, which goes on where that one's ended, is not. The caller closes the stream.
+func (s *Sweep) Open(key string, walk Walk) *Stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.parked[key]
+	if st == nil || key == "" {
+		st = &Stream{sweep: s, walk: walk, key: key}
+		s.joinLocked(st, &account{begun: s.travelled})
+	}
+	delete(s.parked, key)
+	st.open = true
+	s.startLocked()
+	return st
+}
+
+// Then says which stream probably follows this one, such as the next epoch's. Its parts are begun when this one's walk has ended, and kept for a
+// while after this one was closed.
+func (st *Stream) Then(key string, walk Walk) {
+	s := st.sweep
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st.next == nil && s.parked[key] == nil {
+		st.next = &Stream{sweep: s, walk: walk, key: key}
+		s.joinLocked(st.next, st.account)
+	}
+}
+
+// Close ends the stream. Its successor is kept if all parts of this one were released.
+func (st *Stream) Close() {
+	s := st.sweep
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if next := st.next; next != nil {
+		if st.ended && len(st.parts) == 0 && len(next.parts) > 0 && s.parked[next.key] == nil && !s.closed {
+			s.parked[next.key], next.since = next, time.Now()
+			time.AfterFunc(successorKept, func() { s.expire(next) })
+		} else {
+			s.endLocked(next)
+		}
+	}
+	s.endLocked(st)
+}
+
+// Next returns the next part, which the caller releases; nil at the end. It waits until all rows of it are in memory.
+func (st *Stream) Next(ctx context.Context) (*Part, error) {
+	s := st.sweep
+	defer context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.changed.Broadcast()
+	})()
+	for {
+		st.Extend()
+		part, done, err := st.await(ctx)
+		switch {
+		case err != nil:
+			return nil, err
+		case part != nil:
+			return part, part.finish()
+		case done:
+			return nil, nil
+		}
+	}
+}
+
+// await waits for a complete part, for the end, or until another part may be begun.
+func (st *Stream) await(ctx context.Context) (part *Part, done bool, err error) {
+	s := st.sweep
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed.Broadcast() // a worker may wait for this stream to need a part
+	for {
+		switch {
+		case ctx.Err() != nil:
+			return nil, false, ctx.Err()
+		case s.closed:
+			return nil, false, ErrClosed
+		case len(st.parts) == 0 && st.ended:
+			return nil, true, nil
+		case len(st.parts) > 0 && (st.parts[0].missing == 0 || st.parts[0].err != nil):
+			return st.parts[0], false, nil
+		case st.mayBeginLocked():
+			return nil, false, nil
+		}
+		st.waits = true
+		s.changed.Wait()
+		st.waits = false
+	}
+}
+
+// completeLocked is the number of leading parts that are complete; the first of them may be in use.
+func (st *Stream) completeLocked() (n int) {
+	for n < len(st.parts) && st.parts[n].missing == 0 {
+		n++
+	}
+	return n
+}
+
+// Extend begins further parts if it is time for them. Next calls it; a caller that takes long over a part calls it in between.
+func (st *Stream) Extend() {
+	s := st.sweep
+	for {
+		s.mu.Lock()
+		of, may := st.filling(), st.mayBeginLocked()
+		s.mu.Unlock()
+		if !may {
+			return
+		}
+		of.begin()
+	}
+}
+
+// reserve reserves memory for a part, and waits for it.
+func (s *Sweep) reserve(n int64) error {
+	for end := time.Now().Add(memoryWait); ; time.Sleep(memoryPoll) {
+		if err := s.budget.Reserve(n); err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// filling is the stream that parts are begun for: st or its successor; nil if both have ended.
+func (st *Stream) filling() *Stream {
+	if !st.ended {
+		return st
+	}
+	if st.next != nil && !st.next.ended {
+		return st.next
+	}
+	return nil
+}
+
+// mayBeginLocked reports whether a part may be begun. They follow each other after an equal part of a revolution, so that they are completed one
+// after the other too.
+func (st *Stream) mayBeginLocked() bool {
+	a, s := st.account, st.sweep
+	parts, _ := s.partsLocked()
+	if st.filling() == nil || a.held >= parts+2 {
+		return false
+	}
+	for _, of := range []*Stream{st, st.next} {
+		if of != nil && len(of.parts) > 0 && of.parts[len(of.parts)-1].paused {
+			return false
+		}
+	}
+	return a.incomplete == 0 && a.held < 2 || a.incomplete < parts && a.incomplete > 0 && st.paceLocked()
+}
+
+// begin begins one part.
+func (st *Stream) begin() {
+	s := st.sweep
+	s.mu.Lock()
+	_, bytes := s.partsLocked()
+	most := s.partRows(bytes)
+	s.mu.Unlock()
+	runs, ends, last := st.walk(most)
+	p := newPart(st, runs, ends)
+	err := s.reserve(p.overhead)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.ended, st.account.begun = last, s.travelled
+	if len(runs) == 0 {
+		p.arena.Release()
+		s.budget.Release(p.overhead)
+		return
+	}
+	st.account.held++
+	if p.missing > 0 {
+		st.account.incomplete++
+	}
+	st.parts = append(st.parts, p)
+	st.account.used += p.overhead
+	if err != nil {
+		st.account.used -= p.overhead
+		p.overhead = 0
+		p.failLocked(err)
+		return
+	}
+	p.counted = true
+	for i, chunk := range p.chunks {
+		if !p.taken[i] {
+			s.pending[chunk]++
+		}
+	}
+	s.changed.Broadcast()
+}
+
+// resumeLocked reports whether a paused part may go on: as if it were begun now.
+func (st *Stream) resumeLocked(p *Part, share int64) bool {
+	if st.account.used+2*p.bytes > share || !st.paceLocked() {
+		return false
+	}
+	st.account.begun = st.sweep.travelled
+	return true
+}
+
+// paceLocked reports whether the youngest part was begun long enough ago for another one.
+func (st *Stream) paceLocked() bool {
+	parts, _ := st.sweep.partsLocked()
+	return st.sweep.travelled-st.account.begun >= int64((len(st.sweep.pending)+parts-1)/parts)
+}
+
+// emptyLocked frees up to n bytes of parts younger than p, the youngest first. Their rows are copied again later.
+func (st *Stream) emptyLocked(p *Part, n int64) {
+	if st.next != nil {
+		n -= st.next.emptiedLocked(nil, n)
+	}
+	st.emptiedLocked(p, n)
+}
+
+// emptiedLocked empties parts from the youngest up to p, without p, and returns the bytes freed.
+func (st *Stream) emptiedLocked(p *Part, n int64) (freed int64) {
+	for i := len(st.parts) - 1; i >= 0 && st.parts[i] != p && freed < n; i-- {
+		freed += st.parts[i].emptyLocked()
+	}
+	return freed
+}
+
+// wantLocked appends what the stream wants of a chunk now: all for which there is room, and anyway the rows of its oldest part if the stream
+// waits for that. Older parts get the room of younger ones: otherwise all of them could have some rows, and no room for the others.
+func (st *Stream) wantLocked(wanted []wish, chunk int) []wish {
+	share, waits := st.sweep.shareLocked(), st.open
+	for _, p := range st.parts {
+		if p.missing == 0 || p.err != nil {
+			waits = false
+			continue
+		}
+		if p.paused && !waits && !st.resumeLocked(p, share) {
+			return wanted
+		}
+		p.paused = false
+		group := p.groupOf(chunk)
+		if group >= 0 && !p.taken[group] {
+			size := p.sizeOf(group)
+			if st.account.used+size > share {
+				st.emptyLocked(p, st.account.used+size-share)
+			}
+			if waits || st.account.used+size <= share {
+				p.taken[group] = true
+				p.copying++
+				p.used += size
+				st.account.used += size
+				wanted = append(wanted, wish{p, group})
+			}
+		}
+		waits = false
+	}
+	return wanted
+}
