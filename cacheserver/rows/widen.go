@@ -19,22 +19,22 @@ func widen(dst []byte, src unsafe.Pointer, width int, f *form) {
 		copy(dst, unsafe.Slice((*byte)(src), len(dst)))
 		return
 	}
-	switch [2]int{int(f.width), width} {
-	case [2]int{1, 1}:
+	switch 10*int(f.width) + width { // bytes in the chunk, then in the message
+	case 11:
 		convert[uint8, uint8](dst, src, f.base, nil)
-	case [2]int{1, 2}:
+	case 12:
 		convert[uint16, uint8](dst, src, f.base, widen8to16)
-	case [2]int{2, 2}:
+	case 22:
 		convert[uint16, uint16](dst, src, f.base, nil)
-	case [2]int{1, 4}:
+	case 14:
 		convert[int32, uint8](dst, src, f.base, widen8to32)
-	case [2]int{2, 4}:
+	case 24:
 		convert[int32, uint16](dst, src, f.base, widen16to32)
-	case [2]int{4, 4}:
+	case 44:
 		convert[int32, int32](dst, src, f.base, nil)
-	case [2]int{1, 8}:
+	case 18:
 		convert[int64, uint8](dst, src, f.base, widen8to64)
-	case [2]int{2, 8}:
+	case 28:
 		convert[int64, uint16](dst, src, f.base, widen16to64)
 	default:
 		convert[int64, uint32](dst, src, f.base, widen32to64)
