@@ -23,9 +23,10 @@ import pyarrow as pa
 from lake import Lake, Made
 from server import Cache, Caches
 
-from kubeflow_datacache import DataCache, World
+from kubeflow_datacache import DataCache, Loader, Pack, PackedBatch, World
 
 LENGTH, BATCH = 512, 128  # int32 tokens of a row, rows of a step: those of 1,024 over 8 groups of ranks
+PACK: Final = Pack("tokens", tokens=8 * LENGTH, packs=BATCH // 8)  # with --packs: steps of as many rows
 WAYS: Final = ("off", "require")
 BARS: Final = {"wire": 1.01, "CPU": 0.45, "wall": 0.5}
 
@@ -41,31 +42,35 @@ def table(lake: Lake, gigabytes: float) -> Made:
     return Made("tokens", lake.create("tokens", data.schema, data, properties=properties).metadata_location)
 
 
-def rank(endpoint: str, host: Any, ranks: int) -> None:
+def rank(endpoint: str, host: Any, ranks: int, *, packs: bool) -> None:
     """One rank: reads the second epoch when told to, copies the tokens of each step once, as to a device, and prints
     what it cost."""
     with DataCache(endpoint, retry_seconds=10) as cache:
         world = World(0, 1, replicas=ranks)
-        loader = cache.loader(global_batch_size=BATCH, seed=7, host=host, world=world)
-        device = np.empty((BATCH, LENGTH), np.int32)
+        own: Any = {"pack": PACK} if packs else {"global_batch_size": BATCH}
+        loader: Loader = cache.loader(**own, seed=7, host=host, world=world)
+        device = np.empty(BATCH * LENGTH, np.int32)
         next(iter(loader))  # the reader of the host starts
         loader.set_epoch(1)
         print("ready", flush=True)
         sys.stdin.readline()
-        before, began, total, already = _cpu(), time.perf_counter(), 0, loader.stats().shared
+        before, began, total, steps, already = _cpu(), time.perf_counter(), 0, 0, loader.stats().shared
         for batch in loader:
-            columns = batch.numpy()
-            np.copyto(device, columns["tokens"])
-            total += int(columns["label"].sum()) * (batch.step + 1)
+            if isinstance(batch, PackedBatch):
+                tokens, labels = [packed.numpy("tokens") for packed in batch.packs], batch.arrow()["label"].to_numpy()
+            else:
+                tokens, labels = [batch.numpy()["tokens"].reshape(-1)], batch.numpy()["label"]
+            np.concatenate(tokens, out=device[: sum(map(len, tokens))])
+            total, steps = total + int(labels.sum()) * (batch.step + 1), steps + 1
         wall, shared = time.perf_counter() - began, loader.stats().shared - already
         cpu = _cpu() - before
-        print(json.dumps({"cpu": cpu, "wall": wall, "sum": total, "shared": shared == loader.steps}), flush=True)
+        print(json.dumps({"cpu": cpu, "wall": wall, "sum": total, "shared": shared == steps}), flush=True)
         sys.stdin.readline()
 
 
-def measure(cache: Cache, host: str, ranks: int) -> dict[str, float]:
+def measure(cache: Cache, host: str, ranks: int, *, packs: bool) -> dict[str, float]:
     """Reads an epoch on each rank at once. Returns CPU seconds of clients and server, wall seconds, and bytes sent."""
-    command = [sys.executable, __file__, "--rank", cache.endpoint, host, str(ranks)]
+    command = [sys.executable, __file__, "--rank", cache.endpoint, host, str(ranks), "packs" if packs else "rows"]
     job = f"bench-{os.getpid()}-{time.time_ns()}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": job}
     processes = [
@@ -137,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the table")
     parser.add_argument("--ranks", type=int, default=8, help="ranks with the same rows")
     parser.add_argument("--nodes", type=int, default=1, help="data nodes")
+    parser.add_argument("--packs", action="store_true", help="read packs of tokens")
     parser.add_argument("--rounds", type=int, default=3, help="epochs each way, in turns; the best counts")
     own = parser.parse_args(arguments)
     best: dict[str, dict[str, float]] = {}
@@ -147,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for _ in range(own.rounds):
                 for way, ranks in ((WAYS[0], 1), *((way, own.ranks) for way in WAYS)):
                     name = f"{ranks} alone" if way == "off" else f"{ranks} by one reader"
-                    figures = measure(cache, way, ranks)
+                    figures = measure(cache, way, ranks, packs=own.packs)
                     best[name] = {what: min(n, best.get(name, figures)[what]) for what, n in figures.items()}
         finally:
             caches.close()
@@ -156,7 +162,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def report(best: dict[str, dict[str, float]], own: argparse.Namespace) -> None:
     """Prints the table and the ratios."""
-    print(f"a shuffled epoch of {own.gigabytes:g} GB of tokens, {own.nodes} data nodes; the least of {own.rounds}")
+    of = "packs of tokens" if own.packs else "tokens"
+    print(f"a shuffled epoch of {own.gigabytes:g} GB of {of}, {own.nodes} data nodes; the least of {own.rounds}")
     print(f"{'':18} {'clients CPU-s':>14} {'server CPU-s':>13} {'wall s':>8} {'GB sent':>8}")
     for name, row in best.items():
         print(f"{name:18} {row['client']:14.2f} {row['server']:13.2f} {row['wall']:8.2f} {row['bytes'] / 1e9:8.2f}")
@@ -173,6 +180,6 @@ def report(best: dict[str, dict[str, float]], own: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--rank"]:
-        rank(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+        rank(sys.argv[2], sys.argv[3], int(sys.argv[4]), packs=sys.argv[5] == "packs")
     else:
         main()
