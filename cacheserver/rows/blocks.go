@@ -42,10 +42,11 @@ func (b *Blocks) get(n int) ([]byte, error) {
 	b.mu.Lock()
 	if free := b.free[n]; len(free) > 0 {
 		last := len(free) - 1
+		block := free[last]
 		b.free[n] = free[:last]
 		b.budget.evictable.Add(-int64(n))
 		b.mu.Unlock()
-		return free[last], nil
+		return block, nil
 	}
 	b.mu.Unlock()
 	if err := b.budget.Reserve(int64(n)); err != nil {
