@@ -84,7 +84,7 @@ type FullError struct {
 // Error includes the numbers in bytes and in binary units.
 func (e *FullError) Error() string {
 	if e.Limit > 0 {
-		return fmt.Sprintf("spill folder %s: needed %s beside %s in use, and --spill-limit is %s: raise it (in a cluster, spec.arrow.spill.limit), add data nodes, or cache fewer columns or rows",
+		return fmt.Sprintf("spill folder %s: needed %s beside %s in use, and --spill-limit is %s: raise it, add data nodes, or cache fewer columns or rows",
 			e.Path, words.ExactBytes(e.Need), words.ExactBytes(e.Used), words.ExactBytes(e.Limit))
 	}
 	return fmt.Sprintf("spill folder %s: the disk is full: needed %s beside %s in use, and %s are free: use a larger volume, add data nodes, or cache fewer columns or rows",
@@ -132,7 +132,7 @@ func (d *Dir) Write(plan string, split int, schema []byte, sealed rows.Sealed) (
 		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 			var disk unix.Statfs_t
 			_ = unix.Statfs(d.path, &disk) // without it the message says that 0 bytes are free
-			return nil, &FullError{Path: d.path, Need: f.size, Used: d.Used(), Free: int64(disk.Bavail) * int64(disk.Bsize)}
+			return nil, &FullError{Path: d.path, Need: f.size, Used: d.Used(), Free: int64(disk.Bavail) * disk.Bsize}
 		}
 		return nil, fmt.Errorf("spill: %w", err)
 	}

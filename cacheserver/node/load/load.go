@@ -301,7 +301,7 @@ func (l *load) explain(split source.Split, err error) error {
 	}
 	advice := "add data nodes, cache fewer columns or rows"
 	if l.Spill == nil {
-		advice += ", or keep the rows on a local disk: --spill-dir (in a cluster, spec.arrow.spill)"
+		advice += ", or keep the rows on a local disk: --spill-dir of the data node"
 	}
 	return fmt.Errorf("%s: %w", split, noRoom(err, what, advice))
 }
