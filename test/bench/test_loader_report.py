@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from loaderbench.job import EPOCH, RESUME
@@ -77,6 +79,14 @@ def test_resume_holds_wall_client_and_total() -> None:
     (row,) = rows([resume(0.2, 0.05, server=0.06), resume(0.09, 0.05, server=0.06), resume(0.08, 0.05, server=0.06)])
     assert [(bar.what, bar.met) for bar in row.bars] == [("wall", True), ("client", True), ("total", False)]
     assert "50.0%" in row.text
+
+
+def test_limited_memory_holds_the_speed_of_the_disk() -> None:
+    sample = replace(epoch(OURS, 1.0, server=1.0, shuffle=True), memory=0.5, disk=1e9)
+    (row,) = rows([sample])
+    assert [(bar.what, bar.met) for bar in row.bars] == [("total", True), ("wall", False)]  # 2 s a GB; bar 1.67
+    assert rows([replace(sample, wall=3.0)])[0].bars[1].met
+    assert "memory for 0.5 of the table; the disk reads 1.00 GB/s" in text([row])
 
 
 def test_one_wrong_batch_makes_the_row_wrong() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import os
 import pickle
 import shutil
 import sys
@@ -17,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports] - in the peers' environment alone
@@ -93,7 +95,8 @@ def epoch(loader: Loader, job: Job) -> Epoch:
         if not check.add(batch) or time.perf_counter() < due:
             continue
         looked = time.thread_time()
-        whole = meter.cost().client - check.cpu < job.cap
+        cost = meter.cost()
+        whole = cost.client - check.cpu < job.cap and cost.wall < job.wall
         due = time.perf_counter() + LOOK_SECONDS
         check.cpu += time.thread_time() - looked
         if not whole:
@@ -142,7 +145,10 @@ def answer(job: Job) -> Any:
     loader = case.load(job.loader)
     if job.kind == PREPARE:
         return prepare(loader, job)
-    first_use(loader, job.case)
+    if job.group:  # what was imported is outside; a first use would leave pages there that the limit has to hold
+        Path(job.group).write_text(str(os.getpid()))
+    else:
+        first_use(loader, job.case)
     kinds: dict[str, Callable[[Loader, Job], Any]] = {EPOCH: epoch, CHECKPOINT: checkpoint, RESUME: resume}
     return asdict(kinds[job.kind](loader, job))
 

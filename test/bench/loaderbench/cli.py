@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError
@@ -15,6 +16,9 @@ from pathlib import Path
 from benchlib import machine
 from benchlib.cli import Progress, words
 from benchlib.measure import warm_page_cache
+from benchlib.memory import Group
+from benchlib.network import Place
+from benchlib.process import Server
 from benchlib.subjects import start_ours
 from benchlib.tables import Table, ensure
 from loaderbench import report, shapes
@@ -38,7 +42,10 @@ Batches of {BATCH} rows as torch tensors, one a column; bytes as one tensor a ro
   first and last item of each row); its own CPU is not in the figures, nor are imports and a first use. With workers all
   counts from their first batches on.
 resume: half an epoch, or {{way:g}} CPU-seconds, in one process; then from the saved state to the first batch in a
-  fresh one, opening and connecting included. right: the rows that were due, in their order."""
+  fresh one, opening and connecting included. right: the rows that were due, in their order.
+with memory for a part of the table: loader and our server are in a control group that may use so much of the table's
+  size in Arrow, pages of files that they read included, after the imports; all read from disk, which gave what the
+  heading says to one thread in reads of 4 MiB. A reading ends with the epoch or after {{wall:g}} s."""
 
 
 def options(arguments: list[str]) -> argparse.Namespace:
@@ -56,6 +63,8 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", type=words(measures), default=measures, help=f"of {','.join(measures)}")
     parser.add_argument("--nodes", type=int, default=2, help="data nodes of our server (default 2)")
     parser.add_argument("--cap", type=float, default=2.5, help="CPU-seconds of one reading (default %(default)s)")
+    parser.add_argument("--memory", type=fractions, default=[], help="instead, epochs with memory for these fractions of the table, 0.5,0.25 for example (as root)")
+    parser.add_argument("--wall", type=float, default=20.0, help="seconds of one reading with --memory (default 20)")
     parser.add_argument("--server", type=Path, default=machine.REPOSITORY / "bin" / "cacheserver")
     parser.add_argument("--data", type=Path, default=cache / "datacache" / "bench-loader", help="where tables are kept")
     parser.add_argument("--json", type=Path, help="also write machine, samples and lines to this file")
@@ -65,7 +74,16 @@ def options(arguments: list[str]) -> argparse.Namespace:
         parser.error("--repeat, --peer-repeat and --nodes must be at least 1, --scale and --cap above 0")
     if OURS in chosen.loaders and not chosen.server.exists():
         parser.error(f"{chosen.server} is not there: run `make build`, or give --server")
+    if chosen.memory:
+        chosen.only = []
     return chosen
+
+
+def fractions(value: str) -> list[float]:
+    given = [float(word) for word in value.split(",")]
+    if not all(0 < fraction <= 1 for fraction in given):
+        raise argparse.ArgumentTypeError("want fractions of the table above 0 and at most 1, with commas between them")
+    return given
 
 
 def numbers(value: str) -> list[int]:
@@ -83,7 +101,7 @@ class Session:
         self.tables: list[Table] = []
         self.loaders: dict[str, str] = {}  # descriptions by loader
         self._chosen, self._progress = chosen, progress
-        self._setup = Setup(chosen.only, chosen.workers, chosen.repeat, chosen.peer_repeat, chosen.cap)
+        self._setup = Setup(chosen.only, chosen.workers, chosen.repeat, chosen.peer_repeat, chosen.cap, chosen.memory, chosen.wall)
         self.failures: dict[str, str] = {}
 
     def measure(self) -> None:
@@ -94,6 +112,7 @@ class Session:
         rounds = sum(map(self._setup.rounds_of, self.loaders))
         processes = 2 * len(chosen.workers) * rounds * (EPOCH in chosen.only)
         processes += (len(self.loaders) + rounds) * (RESUME in chosen.only)
+        processes += 2 * rounds * len(chosen.memory)
         self._progress.expect(PROCESS_SECONDS * processes * len(chosen.tables))
         for name in chosen.tables:
             table = ensure(name, chosen.scale, chosen.data, self._progress, shapes.SHAPES)
@@ -124,13 +143,25 @@ class Session:
     def _table(self, table: Table, formats: dict[str, Path]) -> None:
         chosen, server = self._chosen, None
         bench = Bench(self._setup, self._progress)
+        logs = chosen.data / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+
+        def limited(group: Group) -> Server:
+            spill = chosen.data / "spill"
+            shutil.rmtree(spill, ignore_errors=True)
+            flags = ["--spill-dir", str(spill)]
+            place = Place("127.0.0.1", group.before)
+            return start_ours(chosen.server.resolve(), chosen.nodes, table, logs, "spill", flags, place=place)
+
+        self.samples += bench.limited(table, formats, limited)
+        self.failures |= bench.failures
+        if not chosen.only:
+            return
         with ExitStack() as stack:
             own = (file for path in set(formats.values()) for file in path.rglob("*") if file.is_file())
             warm_page_cache([*table.files, *map(str, own)])
             if OURS in formats:
                 self._progress(f"{table.name}: starting {OURS}")
-                logs = chosen.data / "logs"
-                logs.mkdir(parents=True, exist_ok=True)
                 server = stack.enter_context(start_ours(chosen.server.resolve(), chosen.nodes, table, logs))
             for sample in bench.table(table, formats, server):
                 self.samples.append(sample)
@@ -166,6 +197,7 @@ def main(arguments: list[str]) -> int:
         peer_rounds=chosen.peer_repeat,
         cap=chosen.cap,
         way=chosen.cap * CHECKPOINT_CAPS,
+        wall=chosen.wall,
     )
     print(f"\n{report.text(lines)}\n\n{notes}")
     for what, reason in session.failures.items():

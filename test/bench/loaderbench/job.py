@@ -25,14 +25,19 @@ TIMEOUT = 600.0  # time limit in seconds of a process
 class Job:
     """The task of a measuring process: one of the kinds above.
 
-    cap: limit of CPU-seconds for an epoch. server: process id of our server, or 0. state: from a Checkpoint.
+    cap: limit of CPU-seconds for an epoch; wall: of seconds. server: process id of our server, or 0. memory: what loader and server
+    may use, as a fraction of the table in Arrow, or 0; group: the file of the control group that sees to it. state: from
+    a Checkpoint.
     """
 
     kind: str
     loader: str
     case: Case
     cap: float = 0.0
+    wall: float = float("inf")
     server: int = 0
+    memory: float = 0.0
+    group: str = ""
     state: str = ""
 
 
@@ -101,5 +106,7 @@ def run(job: Job) -> Any:
     lines = output.decode().splitlines()
     if process.returncode or not lines:
         told = errors.decode(errors="replace").strip().splitlines() or ["no message"]
+        if job.group and process.returncode == -signal.SIGKILL:
+            told = ["killed by the kernel, as it needed more memory"]
         raise RuntimeError(f"ended with {process.returncode}: {told[-1]}")
     return json.loads(lines[-1])

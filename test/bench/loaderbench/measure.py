@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchlib.memory import Group, disk_speed, drop_page_cache
 from benchlib.process import Server
 from benchlib.tables import Table
 from loaderbench.case import BATCH, Case
@@ -25,7 +27,8 @@ class Sample:
     """One measurement. client, server: CPU-seconds. gigabytes: 1e9 bytes of tensors.
 
     share: the fraction of the epoch that was read, or before the resume. right: whether the batch after the resume was
-    the expected one.
+    the expected one. memory: the limit of memory of loader and server as a fraction of the table in Arrow;
+    0: none. disk: bytes a second that the disk gave, where memory is limited.
     """
 
     measure: str
@@ -41,19 +44,23 @@ class Sample:
     gigabytes: float = 0.0
     share: float = 1.0
     right: bool = True
+    memory: float = 0.0
+    disk: float = 0.0
     load_average: float = 0.0
 
 
 @dataclass(frozen=True)
 class Setup:
     """What to measure. rounds: number of rounds for our loader; peer_rounds: for the others. cap: CPU limit per read in
-    seconds."""
+    seconds. memory: limits of memory as fractions of the table, and wall: seconds of a read with such a limit."""
 
     only: list[str]
     workers: list[int]
     rounds: int
     peer_rounds: int
     cap: float
+    memory: list[float]
+    wall: float
 
     def rounds_of(self, loader: str) -> int:
         """The number of rounds of a loader."""
@@ -77,6 +84,30 @@ class Bench:
         if RESUME in self._setup.only:
             yield from self._resumes(self._jobs(table, formats, server, shuffle=True, workers=0))
 
+    def limited(self, table: Table, formats: dict[str, Path], start: Callable[[Group], Server]) -> Iterator[Sample]:
+        """Yields epochs of all loaders with each limit of memory, in which files count that they read from disk. Each
+        has the disk and its memory for itself. start: starts our server in a group."""
+        for memory in self._setup.memory:
+            disk = disk_speed(table.files)
+            for shuffle in (False, True):
+                jobs = self._jobs(table, formats, None, shuffle=shuffle)
+                jobs = [replace(job, cap=float("inf"), wall=self._setup.wall, memory=memory) for job in jobs]
+                for sample in self._epochs(jobs, lambda job: self._limited(job, start)):
+                    yield replace(sample, memory=memory, disk=disk)
+
+    @staticmethod
+    def _limited(job: Job, start: Callable[[Group], Server]) -> Any:
+        """The answer of a process in a group of its own, with our server in it if the loader is ours."""
+        table = job.case.table
+        with ExitStack() as stack:
+            group = stack.enter_context(Group(int(job.memory * table.arrow_bytes)))
+            own = (str(file) for file in job.case.data.rglob("*") if file.is_file())
+            drop_page_cache([*table.files, *own])
+            if job.loader == OURS:
+                server = stack.enter_context(start(group))
+                job = replace(job, server=server.pid, case=replace(job.case, uri=server.uri))
+            return run(replace(job, group=group.processes))
+
     def _jobs(self, table: Table, formats: dict[str, Path], server: Server | None, **how: Any) -> list[Job]:
         jobs: list[Job] = []
         for loader in formats:
@@ -85,9 +116,9 @@ class Bench:
             jobs.append(Job(kind=EPOCH, loader=loader, case=case, cap=self._setup.cap, server=ours.pid if ours else 0))
         return jobs
 
-    def _epochs(self, jobs: list[Job]) -> Iterator[Sample]:
+    def _epochs(self, jobs: list[Job], run: Callable[[Job], Any] = run) -> Iterator[Sample]:
         for job, turn in self._turns(jobs):
-            if got := self._run(job, turn):
+            if got := self._run(job, turn, run):
                 yield self._sample(
                     job,
                     Cost(**got["cost"]),
@@ -122,9 +153,10 @@ class Bench:
                 if number <= (rounds := self._setup.rounds_of(job.loader)):
                     yield job, f"round {number} of {rounds}"
 
-    def _run(self, job: Job, turn: str) -> dict[str, Any] | None:
+    def _run(self, job: Job, turn: str, run: Callable[[Job], Any] = run) -> dict[str, Any] | None:
         """The answer of a new process; None after a failure. Jobs that failed once are not repeated."""
         what = name(job.loader, job.case.table.name, job.case.shuffle, job.case.workers) + f", {job.kind}"
+        what += f" with memory for {job.memory:g} of the table" if job.memory else ""
         if what in self.failures:
             return None
         self._progress(f"{what}, {turn}")
@@ -142,6 +174,7 @@ class Bench:
             loader=job.loader,
             shuffle=job.case.shuffle,
             workers=job.case.workers,
+            memory=job.memory,
             wall=cost.wall,
             client=cost.client,
             server=cost.server,

@@ -20,6 +20,9 @@ CPU_BARS = {
     ("images", False): 0.8,
     ("images", True): 1.0,
 }
+# With memory for a part of the table, shuffled: limit of CPU-seconds per GB, and of the disk's speed the part that must
+# arrive; tokens are read 1.17 times an epoch, as the chunks that a window of memory needs do not fit it.
+SPILL_BARS = {("tokens", 0.5): (1.2, 0.7 / 1.17), ("images", 0.5): (1.2, 0.7)}
 # The same for the client only, with two workers.
 WORKER_BARS = {("tokens", False): 1.5}
 # Limit in seconds and in CPU-seconds from loading a state to the first batch.
@@ -96,7 +99,7 @@ def rows(samples: Iterable[Sample]) -> list[Row]:
     """The lines of the table, in the order of the samples."""
     groups: dict[tuple[object, ...], list[Sample]] = {}
     for s in samples:
-        groups.setdefault((s.measure, s.table, s.workers, s.shuffle, s.loader), []).append(s)
+        groups.setdefault((s.measure, s.memory, s.table, s.workers, s.shuffle, s.loader), []).append(s)
     made = [(epoch_row if key[0] == EPOCH else resume_row)(group) for key, group in groups.items()]
     return sorted(made, key=lambda row: row.section == RESUME_SECTION)
 
@@ -108,15 +111,23 @@ def epoch_row(group: list[Sample]) -> Row:
     total = Spread.of(group, lambda s: (s.client + s.server) / s.gigabytes)
     wall = Spread.of(group, lambda s: s.wall / s.gigabytes)
     share = Spread.of(group, lambda s: s.share).median
-    bars = epoch_bars(one, client.median, total.median) if one.loader == OURS else []
+    bars = epoch_bars(one, client.median, total.median, wall.median) if one.loader == OURS else []
     served = f"{server.median:8.2f}" if one.loader == OURS else f"{'-':>8}"
     text = f"{one.table:<9}{order(one.shuffle):<9}{one.workers:>7} {one.loader:<18}|{client.median:8.2f}{served}"
     text += f"{total.median:8.2f}{between(total):>16} |{wall.median:7.2f}{1 / wall.median:6.2f}"
     text += f"{Spread.of(group, lambda s: s.rows / s.wall).median:11,.0f} |{share:7.1%} |"
-    return Row(EPOCH_SECTION, f"{one.table}{one.shuffle}{one.workers}", text, bars)
+    section = EPOCH_SECTION
+    if one.memory:
+        section += f" with memory for {one.memory:g} of the table; the disk reads {one.disk / 1e9:.2f} GB/s"
+    return Row(section, f"{one.table}{one.shuffle}{one.workers}", text, bars)
 
 
-def epoch_bars(of: Sample, client: float, total: float) -> list[Bar]:
+def epoch_bars(of: Sample, client: float, total: float, wall: float) -> list[Bar]:
+    if of.memory:
+        if not of.shuffle or (of.table, of.memory) not in SPILL_BARS:
+            return []
+        cpu, share = SPILL_BARS[of.table, of.memory]
+        return [Bar("total", total, cpu), Bar("wall", wall, 1e9 / of.disk / share)]
     key = (of.table, of.shuffle)
     if of.workers == 0 and (limit := CPU_BARS.get(key)):
         return [Bar("client", client, limit), Bar("total", total, limit)]
@@ -150,7 +161,8 @@ def text(lines: list[Row]) -> str:
     section = group = ""
     for row in lines:
         if row.section != section:
-            out += ["", f"-- {row.section} ".ljust(136, "-"), HEADERS[row.section]]
+            heading = HEADERS[RESUME_SECTION if row.section == RESUME_SECTION else EPOCH_SECTION]
+            out += ["", f"-- {row.section} ".ljust(136, "-"), heading]
         elif row.group != group:
             out.append("")
         section, group = row.section, row.group
