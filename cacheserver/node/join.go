@@ -126,7 +126,7 @@ func endOf(stream peer.NodeStream, sendErr error) error {
 func (n *Node) converse(ctx context.Context, stream peer.NodeStream, incoming <-chan peer.ToNode, ended <-chan error) error {
 	heartbeat := time.NewTicker(peer.HeartbeatEvery)
 	defer heartbeat.Stop()
-	r := reporter{stream: stream, indexed: make(chan peer.Indexed), planned: make(chan peer.Planned), measured: make(chan peer.Measured), opened: &opened{}, vitals: n.vitals}
+	r := reporter{stream: stream, answers: make(chan peer.ToHead), opened: &opened{}, vitals: n.vitals}
 	for {
 		var loadEnds <-chan struct{}
 		if r.of != nil && !r.concluded {
@@ -142,16 +142,8 @@ func (n *Node) converse(ctx context.Context, stream peer.NodeStream, incoming <-
 			if err := n.obey(ctx, &r, m); err != nil {
 				return err
 			}
-		case m := <-r.indexed:
-			if err := stream.Send(peer.ToHead{Indexed: &m}); err != nil {
-				return err
-			}
-		case m := <-r.planned:
-			if err := stream.Send(peer.ToHead{Planned: &m}); err != nil {
-				return err
-			}
-		case m := <-r.measured:
-			if err := stream.Send(peer.ToHead{Measured: &m}); err != nil {
+		case m := <-r.answers:
+			if err := stream.Send(m); err != nil {
 				return err
 			}
 		case <-n.stage.News():
@@ -257,11 +249,9 @@ type reporter struct {
 	stream    peer.NodeStream
 	of        *assignment // nil: nothing to report
 	reported  int
-	concluded bool // Loaded or Failed was sent
-	indexed   chan peer.Indexed
-	planned   chan peer.Planned
-	measured  chan peer.Measured
-	opened    *opened // the version that Plan messages name; dropped when a plan is assigned
+	concluded bool             // Loaded or Failed was sent
+	answers   chan peer.ToHead // to requests that goroutines of their own work on
+	opened    *opened          // the version that Plan messages name; dropped when a plan is assigned
 
 	vitals func() *peer.Vitals
 	told   time.Time // when the vitals were last sent
@@ -280,7 +270,7 @@ func (n *Node) startIndex(r *reporter, spec peer.Index) {
 			n.cfg.Log.Warn("a filter is not indexed", "filter", spec.Filter, "reason", made.Refusal)
 		}
 		select {
-		case r.indexed <- made:
+		case r.answers <- peer.ToHead{Indexed: &made}:
 		case <-session.Done():
 		case <-stopped.Done():
 		}

@@ -22,7 +22,7 @@ func (n *Node) startMeasuring(r *reporter, spec peer.Lengths) {
 		}
 		answer.ID = spec.ID
 		select {
-		case r.measured <- answer:
+		case r.answers <- peer.ToHead{Measured: &answer}:
 		case <-session.Done():
 		}
 	}()

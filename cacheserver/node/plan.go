@@ -47,7 +47,7 @@ func (n *Node) startPlanning(r *reporter, spec peer.Plan) {
 			answer.Splits = source.EncodeSplits(splits)
 		}
 		select {
-		case r.planned <- answer:
+		case r.answers <- peer.ToHead{Planned: &answer}:
 		case <-session.Done():
 		}
 	}()

@@ -3,7 +3,10 @@
 
 package pack
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // fit puts pieces into packs: the longest first, into the cheapest pack if it has room; otherwise into the pack with the least room that fits,
 // and of these into the one that has had it for the shortest time.
@@ -79,8 +82,8 @@ func (f *fit) sort(pieces int) {
 		f.count[size]++
 	}
 	sum := int32(0)
-	for size := len(f.count) - 1; size >= 0; size-- {
-		f.count[size], sum = sum, sum+f.count[size]
+	for size, count := range slices.Backward(f.count) {
+		f.count[size], sum = sum, sum+count
 	}
 	for i, size := range f.sizes[:pieces] {
 		at := &f.count[size]

@@ -17,8 +17,10 @@ import (
 const (
 	// Version is the version of the law.
 	Version = 1
-	// MostTokens and MostPacks bound the tokens of a pack and the packs of a window.
-	MostTokens, MostPacks = 1 << 20, 1 << 16
+	// MostTokens bounds the tokens of a pack.
+	MostTokens = 1 << 20
+	// MostPacks bounds the packs of a window.
+	MostPacks = 1 << 16
 	// Quadratic is the usual Law.Quadratic: that of a model of 8 billion parameters.
 	Quadratic = 61_035
 	// usualPacks is the least number of packs of a window unless a law says otherwise: windows of fewer leave more tokens unused.

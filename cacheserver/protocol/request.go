@@ -292,19 +292,25 @@ func (c *body) request(kind Kind) (r Request, err error) {
 			return Request{}, err
 		}
 	}
+	err = c.names(&r)
+	return r, err
+}
+
+// names checks the fields that name a job and a dataset.
+func (c *body) names(r *Request) error {
 	if c.Job != nil {
 		if err := ValidJob(*c.Job); err != nil {
-			return Request{}, fmt.Errorf("job: %w; leave the field out for the client's address", err)
+			return fmt.Errorf("job: %w; leave the field out for the client's address", err)
 		}
 		r.Job = *c.Job
 	}
 	if c.Dataset != nil {
 		if err := validReference(*c.Dataset); err != nil {
-			return Request{}, err
+			return err
 		}
 		r.Dataset = *c.Dataset
 	}
-	return r, nil
+	return nil
 }
 
 // checkColumns checks a list of columns; nil selects all columns.

@@ -186,12 +186,12 @@ func (c *Catalog) Publish(id string, receipts []protocol.PutPart, now time.Time)
 			parts = p.chosen
 		}
 	}
-	print, err := fingerprint(p.Columns, parts)
+	identity, err := fingerprint(p.Columns, parts)
 	if err != nil {
 		return err
 	}
 	if p.state != staging {
-		if receipts != nil && print != p.as.Fingerprint {
+		if receipts != nil && identity != p.as.Fingerprint {
 			return status.Errorf(codes.FailedPrecondition, "put: it was published with other parts, as %s: begin another one", p.reference())
 		}
 		return nil
@@ -200,7 +200,7 @@ func (c *Catalog) Publish(id string, receipts []protocol.PutPart, now time.Time)
 		return err
 	}
 	p.chosen, p.state = parts, publishing
-	p.as = peer.Publication{Fingerprint: print, At: now.UnixNano()}
+	p.as = peer.Publication{Fingerprint: identity, At: now.UnixNano()}
 	for _, part := range parts {
 		p.as.Rows += part.Rows
 	}

@@ -71,14 +71,9 @@ func (s *sender) epoch(length int64) error {
 		unsent := runs
 		for rows >= every.rows || flush && rows > 0 {
 			ahead.of(unsent)
-			message, rest, err := s.gather(unsent, min(rows, every.rows), int(most))
-			if err != nil {
-				return refusal(err, "gather %d rows", min(rows, every.rows))
-			}
-			if err := s.batch(message); err != nil {
+			if unsent, rows, err = s.send(unsent, rows, every.rows, int(most)); err != nil {
 				return err
 			}
-			unsent, rows = rest, rows-message.Rows
 		}
 		if early && s.Early == nil { // all rows are loaded now
 			every, early = s.cutsNow(length, most), false
@@ -90,6 +85,15 @@ func (s *sender) epoch(length int64) error {
 			runs = runs[:copy(runs, unsent)]
 		}
 	}
+}
+
+// send sends a batch of runs, which have so many rows, of at most some rows and bytes. It returns what is left of both.
+func (s *sender) send(runs []rows.Run, count, mostRows, mostBytes int) (rest []rows.Run, left int, err error) {
+	message, rest, err := s.gather(runs, min(count, mostRows), mostBytes)
+	if err != nil {
+		return nil, 0, refusal(err, "gather %d rows", min(count, mostRows))
+	}
+	return rest, count - message.Rows, s.batch(message)
 }
 
 // batchLength returns the approximate length of batches for the call's epoch, provided that there is enough memory.

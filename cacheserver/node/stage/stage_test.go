@@ -35,12 +35,13 @@ import (
 // stream is a DoPut whose client has sent messages and, unless broken is set, ended the stream.
 type stream struct {
 	grpc.ServerStream
+	ctx      context.Context
 	messages [][]byte
 	broken   bool
 	result   *flight.PutResult
 }
 
-func (*stream) Context() context.Context { return context.Background() }
+func (s *stream) Context() context.Context { return s.ctx }
 
 func (s *stream) RecvMsg(m any) error {
 	if len(s.messages) == 0 {
@@ -162,7 +163,7 @@ func acknowledge(t *testing.T, s *Stage) {
 // put puts a part and returns its result.
 func put1(t *testing.T, s *Stage, messages [][]byte) protocol.PutResult {
 	t.Helper()
-	in := &stream{messages: messages}
+	in := &stream{ctx: t.Context(), messages: messages}
 	if err := s.Receive(in); err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +228,7 @@ func TestParts(t *testing.T) {
 func TestNothingStaysOfABrokenStream(t *testing.T) {
 	s, budget, ticket := open(t)
 	used := budget.Used()
-	in := &stream{messages: write(t, command(ticket, 2, 1), batch(t, 0, 50_000), batch(t, 0, 100)), broken: true}
+	in := &stream{ctx: t.Context(), messages: write(t, command(ticket, 2, 1), batch(t, 0, 50_000), batch(t, 0, 100)), broken: true}
 	if err := s.Receive(in); status.Code(err) != codes.Canceled {
 		t.Fatal(err)
 	}
@@ -263,7 +264,7 @@ func TestRefused(t *testing.T) {
 		"cut off in between":    {slices.Delete(write(t, command(ticket, 2, 1), good, good), 1, 2), codes.InvalidArgument, "10 rows came, the last message says 20"},
 		"text that is no UTF-8": {[][]byte{write(t, command(ticket, 2, 1), good)[0], text}, codes.InvalidArgument, `column "s"`},
 	} {
-		err := s.Receive(&stream{messages: c.messages})
+		err := s.Receive(&stream{ctx: t.Context(), messages: c.messages})
 		if status.Code(err) != c.code || !strings.Contains(fmt.Sprint(err), c.says) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -274,7 +275,7 @@ func TestRefused(t *testing.T) {
 	used := rows.NewBudget(1 << 20)
 	full := New(Config{Node: 1, Budget: used, Signer: s.cfg.Signer, Log: s.cfg.Log, Gone: s.cfg.Gone})
 	full.Open(peer.Put{ID: "put-1", Parts: 4, Nodes: 2, Schema: rows.SchemaHeader(schema)})
-	if err := full.Receive(&stream{messages: write(t, command(ticket, 2, 1), good)}); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "needed") {
+	if err := full.Receive(&stream{ctx: t.Context(), messages: write(t, command(ticket, 2, 1), good)}); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "needed") {
 		t.Errorf("without memory: %v", err)
 	}
 }
