@@ -69,6 +69,9 @@ func Run(ctx context.Context, cfg *Config, spec peer.Assign, arena *rows.Arena, 
 	l.serving, l.backings = ctx, make([]*backing, len(l.splits))
 	l.encoded = sync.OnceValue(func() []byte { return encodeSchema(l.layout.Schema()) })
 	l.restore()
+	if l.layout != nil {
+		l.early.open(l.layout, l.splits)
+	}
 	if l.restored < len(l.splits) || len(l.splits) == 0 {
 		err = l.loadMissing(ctx)
 	}
@@ -102,8 +105,8 @@ func (l *load) loadMissing(ctx context.Context) error {
 		if l.layout, err = rows.NewLayout(l.dataset.Schema()); err != nil {
 			return err
 		}
+		l.early.open(l.layout, l.splits)
 	}
-	l.early.open(l.layout, l.splits)
 	return l.loadAll(ctx)
 }
 
