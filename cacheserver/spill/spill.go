@@ -131,8 +131,8 @@ func (d *Dir) Write(plan string, split int, schema []byte, sealed rows.Sealed) (
 		d.used.Add(-f.size)
 		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 			var disk unix.Statfs_t
-			_ = unix.Statfs(d.path, &disk) // without it the message says that 0 bytes are free
-			return nil, &FullError{Path: d.path, Need: f.size, Used: d.Used(), Free: int64(disk.Bavail) * disk.Bsize}
+			_ = unix.Statfs(d.path, &disk)                                                                                   // without it the message says that 0 bytes are free
+			return nil, &FullError{Path: d.path, Need: f.size, Used: d.Used(), Free: int64(disk.Bavail) * int64(disk.Bsize)} //nolint:unconvert // 32 bits on macOS
 		}
 		return nil, fmt.Errorf("spill: %w", err)
 	}

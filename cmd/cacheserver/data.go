@@ -69,7 +69,7 @@ func (f *dataFlags) spill(index int) (*spill.Dir, error) {
 	if err := unix.Statfs(f.spillDir, &disk); err != nil {
 		return nil, fmt.Errorf("--spill-dir: %s: %w", f.spillDir, err)
 	}
-	limit, err := command.ParseShare(f.spillLimit, int64(disk.Blocks)*disk.Bsize)
+	limit, err := command.ParseShare(f.spillLimit, int64(disk.Blocks)*int64(disk.Bsize)) //nolint:unconvert // 32 bits on macOS
 	if err != nil {
 		return nil, fmt.Errorf("--spill-limit: %w", err)
 	}
