@@ -215,6 +215,19 @@ func (s *sender) gatherFrom(in *rows.Rows, runs []rows.Run, count, most int) (me
 	return message, left, err
 }
 
+// holding returns rows with those of runs in memory, which the caller releases by calling done, and the runs in their numbers: as loaded, waiting
+// for that, or read from files.
+func (s *sender) holding(runs []rows.Run, count int) (in *rows.Rows, found []rows.Run, done func(), err error) {
+	if s.Sweep == nil || len(runs) == 0 {
+		return s.await(runs, count)
+	}
+	part, done, err := s.collect(runs)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return part.Rows, part.Runs, done, nil
+}
+
 // gatherAsked makes a message of rows in the requested order.
 func (s *sender) gatherAsked(asked exchange.Rows) (rows.Message, error) {
 	need := int64(asked.Len()) * int64(32+32*s.Columns.Nodes()) // the position of each row, in the table and in every column
@@ -226,15 +239,11 @@ func (s *sender) gatherAsked(asked exchange.Rows) (rows.Message, error) {
 	if err != nil {
 		return rows.Message{}, err
 	}
-	from := s.Rows
-	if s.Sweep != nil && len(runs) > 0 {
-		part, done, err := s.collect(runs)
-		if err != nil {
-			return rows.Message{}, err
-		}
-		defer done()
-		from, runs = part.Rows, part.Runs
+	from, runs, done, err := s.holding(runs, asked.Len())
+	if err != nil {
+		return rows.Message{}, err
 	}
+	defer done()
 	message, left, err := s.gatherFrom(from, runs, asked.Len(), maxTakeBytes)
 	if err != nil {
 		return rows.Message{}, refusal(err, "exchange: %d rows: ask for fewer at a time", asked.Len())
