@@ -102,7 +102,7 @@ func (c *cluster) apply(s *session, message peer.ToHead, now time.Time) error {
 		}
 		return nil
 	case message.Staged != nil:
-		defer c.putsChangedLocked()
+		defer c.puts.changedLocked()
 		return c.puts.catalog.Staged(s.index, *message.Staged, now)
 	case message.Leaving != nil:
 		return errors.New(message.Leaving.Reason)
@@ -179,7 +179,7 @@ func (c *cluster) loseLocked(index int, reason string, now time.Time) {
 	c.members[index].lose(reason, now)
 	c.filters.wake()
 	c.puts.catalog.Leave(index)
-	c.putsChangedLocked()
+	c.puts.changedLocked()
 	c.data.reset(index)
 	wake(c.moved)
 }
@@ -219,7 +219,7 @@ func (c *cluster) tick(now time.Time) []string {
 	for _, served := range c.puts.served {
 		served.filters.cancel(c.members, served.plan, now)
 	}
-	return c.expirePutsLocked(now)
+	return c.puts.expireLocked(now)
 }
 
 // stop makes the cluster reject everything and ends all sessions.
@@ -282,7 +282,7 @@ func (c *state) ready() (_ *view, err error) {
 // filtered waits until every node has the index of a filter over the rows of v, and returns v with the filtered rows and the index's id.
 func (c *cluster) filtered(ctx context.Context, v *view, by asked) (*view, string, error) {
 	c.mu.Lock()
-	filters := c.filtersLocked(v.plan)
+	filters := c.puts.filtersLocked(v.plan)
 	f, err := filters.open(v.plan, len(v.nodes), by)
 	c.mu.Unlock()
 	if err != nil {
@@ -317,8 +317,8 @@ func (c *cluster) filtered(ctx context.Context, v *view, by asked) (*view, strin
 func (c *cluster) askNodes(of *view, f *filter) (v *view, changed <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	plan, filters := of.plan, c.filtersLocked(of.plan)
-	if v, err = c.currentLocked(of); err != nil {
+	plan, filters := of.plan, c.puts.filtersLocked(of.plan)
+	if v, err = c.puts.currentLocked(of); err != nil {
 		return nil, nil, err
 	}
 	if v.plan != plan || filters.held[f.by.text] != f {

@@ -26,11 +26,12 @@ var start = time.Unix(1_800_000_000, 0)
 // newCluster returns a cluster of n nodes with timeouts of 10 s of silence and 60 s to join.
 func newCluster(t *testing.T, n int) *cluster {
 	t.Helper()
-	return &cluster{
+	c := &cluster{
 		limits: limits{started: start, silence: 10 * time.Second, join: time.Minute, load: 10 * time.Minute}, salt: []byte("k"),
 		state: state{members: make(members, n), data: newDataset("q", n, start)},
-		puts:  newPuts(n),
 	}
+	c.puts = newPuts(c, n)
+	return c
 }
 
 // splits10 returns a plan of n splits of 10 rows each over the nodes, with one int64 column.

@@ -72,7 +72,7 @@ func (s *service) ListFlights(_ *flight.Criteria, stream flight.FlightService_Li
 	if _, none := s.cfg.Source.(source.None); !none {
 		all = append(all, &flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: []string{"0", "1"}})
 	}
-	for _, d := range s.cluster.datasets() {
+	for _, d := range s.cluster.puts.list() {
 		if d.State == "Ready" {
 			all = append(all, &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: fmt.Appendf(nil, `{"v":1,"kind":"shard","index":0,"total":1,"dataset":%q}`, d.Name)})
 		}

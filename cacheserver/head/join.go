@@ -23,7 +23,7 @@ func (c *cluster) join(hello peer.Hello, now time.Time) (*session, error) {
 	s := c.members[hello.Index].join(hello, now)
 	c.trace.joined(c.members)
 	c.puts.catalog.Join(s.index)
-	c.putsChangedLocked()
+	c.puts.changedLocked()
 	c.data.reset(s.index)
 	if c.data.wants(hello.Held) {
 		c.data.nodes[s.index].recalled = originOf(hello.Held)

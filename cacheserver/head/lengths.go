@@ -28,8 +28,11 @@ type sequence struct {
 	lengths []int32
 }
 
+// measures asks the data nodes of a cluster for lengths of columns.
+type measures struct{ *cluster }
+
 // lengths returns the rows at [from, to) of the sequence of a request, and the lengths of a column, by its index.
-func (c *cluster) lengths(ctx context.Context, v *view, r protocol.Request, column int, from, to uint64) (s sequence, err error) {
+func (c measures) lengths(ctx context.Context, v *view, r protocol.Request, column int, from, to uint64) (s sequence, err error) {
 	e := r.Epoch
 	e.Rows = uint64(v.rows)
 	ticket := protocol.Ticket{Kind: protocol.Epoch, Epoch: e, Share: epoch.Share{World: 1, Workers: 1, StartStep: from}}
@@ -72,7 +75,7 @@ type long struct {
 }
 
 // longRows counts the rows of a request that have more than most tokens.
-func (c *cluster) longRows(ctx context.Context, v *view, column int, most int32) (found long, err error) {
+func (c measures) longRows(ctx context.Context, v *view, column int, most int32) (found long, err error) {
 	ticket := protocol.Ticket{Kind: protocol.Shard, Rows: assign.Bounds{0, v.rows}}
 	answers, err := c.measureAll(ctx, v, column, peer.Lengths{Ticket: ticket, Positions: uint64(v.rows), Over: most}, func(node int) bool { return v.places.bounds[node].Len() > 0 })
 	if err != nil {
@@ -125,7 +128,7 @@ func owners(rows []int64, bounds []assign.Bounds) (nodes []int32, counts []int) 
 }
 
 // measureAll asks some of the data nodes for lengths of a column.
-func (c *cluster) measureAll(ctx context.Context, v *view, column int, ask peer.Lengths, of func(node int) bool) ([]peer.Measured, error) {
+func (c measures) measureAll(ctx context.Context, v *view, column int, ask peer.Lengths, of func(node int) bool) ([]peer.Measured, error) {
 	a := answer{view: v, columns: []int{column}}
 	for node := range v.nodes {
 		if of(node) {
@@ -146,7 +149,7 @@ func (c *cluster) measureAll(ctx context.Context, v *view, column int, ask peer.
 }
 
 // measure asks a data node, and waits for its answer.
-func (c *cluster) measure(ctx context.Context, node int, ask peer.Lengths) (peer.Measured, error) {
+func (c measures) measure(ctx context.Context, node int, ask peer.Lengths) (peer.Measured, error) {
 	answer := make(chan peer.Measured, 1)
 	c.mu.Lock()
 	s := c.members[node].session

@@ -93,7 +93,7 @@ func (s *service) begin(ctx context.Context, b protocol.Begin) (begun protocol.B
 	if err := s.hasRoom(b.Bytes); err != nil {
 		return begun, err
 	}
-	err = s.cluster.change(func(c *put.Catalog) (err error) {
+	err = s.cluster.puts.change(func(c *put.Catalog) (err error) {
 		begun, err = c.Begin(of, time.Now())
 		return err
 	})
@@ -174,7 +174,7 @@ func (s *service) publishPut(ctx context.Context, body []byte) (any, error) {
 		parts[i] = r.PutPart
 	}
 	if p.Receipts != nil {
-		err := s.cluster.change(func(c *put.Catalog) (err error) {
+		err := s.cluster.puts.change(func(c *put.Catalog) (err error) {
 			parts, err = c.Gather(p.Put, p.From, parts)
 			return err
 		})
@@ -193,7 +193,7 @@ const publishTime = 50 * time.Second
 func (s *service) publish(ctx context.Context, id string, parts []protocol.PutPart) (published protocol.Published, err error) {
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
 	defer cancel()
-	if err := s.cluster.change(func(c *put.Catalog) error { return c.Publish(id, parts, time.Now()) }); err != nil {
+	if err := s.cluster.puts.change(func(c *put.Catalog) error { return c.Publish(id, parts, time.Now()) }); err != nil {
 		return published, err
 	}
 	for {
@@ -220,7 +220,7 @@ func (s *service) abortPut(_ context.Context, body []byte) (any, error) {
 	if err := protocol.DecodeBody(protocol.PutAbort, body, &ref); err != nil {
 		return nil, err
 	}
-	return struct{}{}, s.cluster.change(func(c *put.Catalog) error { return c.Abort(ref.Put) })
+	return struct{}{}, s.cluster.puts.change(func(c *put.Catalog) error { return c.Abort(ref.Put) })
 }
 
 func (s *service) dropDataset(_ context.Context, body []byte) (any, error) {
@@ -228,5 +228,5 @@ func (s *service) dropDataset(_ context.Context, body []byte) (any, error) {
 	if err := protocol.DecodeBody(protocol.PutDrop, body, &d); err != nil {
 		return nil, err
 	}
-	return struct{}{}, s.cluster.change(func(c *put.Catalog) error { return c.Drop(d.Dataset) })
+	return struct{}{}, s.cluster.puts.change(func(c *put.Catalog) error { return c.Drop(d.Dataset) })
 }

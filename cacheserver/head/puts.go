@@ -24,6 +24,7 @@ import (
 
 // puts are the datasets that clients put, and what responses about them are made from. The cluster's mu protects them.
 type puts struct {
+	cluster *cluster
 	catalog *put.Catalog
 	served  map[string]*servedPut // by id
 	changed chan struct{}         // closed, and replaced, when the catalog may have changed
@@ -37,55 +38,55 @@ type servedPut struct {
 	view    *view   // nil after a change
 }
 
-func newPuts(nodes int) *puts {
-	return &puts{catalog: put.New(nodes), served: map[string]*servedPut{}, changed: make(chan struct{})}
+func newPuts(c *cluster, nodes int) *puts {
+	return &puts{cluster: c, catalog: put.New(nodes), served: map[string]*servedPut{}, changed: make(chan struct{})}
 }
 
 // putsChangedLocked sends the catalog's orders, and wakes who waits for a change.
-func (c *cluster) putsChangedLocked() {
-	for _, o := range c.puts.catalog.Orders() {
-		if s := c.members[o.Node].session; s != nil {
+func (p *puts) changedLocked() {
+	for _, o := range p.catalog.Orders() {
+		if s := p.cluster.members[o.Node].session; s != nil {
 			s.tell(o.Message)
 		}
 		if o.Message.Unput != nil {
-			delete(c.puts.served, o.Message.Unput.ID)
+			delete(p.served, o.Message.Unput.ID)
 		}
 	}
-	for _, served := range c.puts.served {
+	for _, served := range p.served {
 		served.view = nil
 		served.filters.wake()
 	}
-	close(c.puts.changed)
-	c.puts.changed = make(chan struct{})
+	close(p.changed)
+	p.changed = make(chan struct{})
 }
 
-func (c *cluster) expirePutsLocked(now time.Time) []string {
-	expired := c.puts.catalog.Tick(now)
+func (p *puts) expireLocked(now time.Time) []string {
+	expired := p.catalog.Tick(now)
 	if len(expired) > 0 {
-		c.putsChangedLocked()
+		p.changedLocked()
 	}
 	return expired
 }
 
 // change runs a function that changes the catalog, and sends what it orders.
-func (c *cluster) change(do func(*put.Catalog) error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	defer c.putsChangedLocked()
-	return do(c.puts.catalog)
+func (p *puts) change(do func(*put.Catalog) error) error {
+	p.cluster.mu.Lock()
+	defer p.cluster.mu.Unlock()
+	defer p.changedLocked()
+	return do(p.catalog)
 }
 
 // datasets describes the datasets that were put.
-func (c *cluster) datasets() []protocol.DatasetStatus {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.puts.catalog.List()
+func (p *puts) list() []protocol.DatasetStatus {
+	p.cluster.mu.Lock()
+	defer p.cluster.mu.Unlock()
+	return p.catalog.List()
 }
 
 // view returns the view of a dataset, "" is the table, which may be early.
 func (s *service) view(dataset string, early bool) (*view, error) {
 	if dataset != "" {
-		return s.cluster.put(dataset)
+		return s.cluster.puts.view(dataset)
 	}
 	if _, none := s.cfg.Source.(source.None); none {
 		return nil, status.Errorf(codes.InvalidArgument, "dataset: missing, and this cache has no table: name one of the datasets that were put, which ListFlights lists")
@@ -94,30 +95,30 @@ func (s *service) view(dataset string, early bool) (*view, error) {
 }
 
 // put returns the view of a dataset that was put.
-func (c *cluster) put(ref string) (*view, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.putLocked(ref)
+func (p *puts) view(ref string) (*view, error) {
+	p.cluster.mu.Lock()
+	defer p.cluster.mu.Unlock()
+	return p.viewLocked(ref)
 }
 
-func (c *cluster) putLocked(ref string) (*view, error) {
-	d, err := c.puts.catalog.Find(ref)
+func (p *puts) viewLocked(ref string) (*view, error) {
+	d, err := p.catalog.Find(ref)
 	if err != nil {
 		return nil, err
 	}
-	served := c.puts.served[d.ID]
+	served := p.served[d.ID]
 	if served == nil {
 		if served, err = serveDataset(d); err != nil {
 			return nil, err
 		}
-		c.puts.served[d.ID] = served
+		p.served[d.ID] = served
 	}
 	if served.view != nil {
 		return served.view, nil
 	}
 	v := &view{plan: served.plan, key: d.ID, rows: d.Rows, filtered: d.Rows, nodes: make([]server, len(d.Nodes))}
 	for i, held := range d.Nodes {
-		m := &c.members[i]
+		m := &p.cluster.members[i]
 		v.nodes[i] = server{address: m.address, incarnation: m.incarnation, rows: held.NodeRows, columnBytes: held.ColumnBytes}
 		for _, b := range held.ColumnBytes {
 			v.nodes[i].bytes += b
@@ -145,23 +146,23 @@ func serveDataset(d *put.Dataset) (*servedPut, error) {
 }
 
 // filtersLocked returns the filters of a plan. Those of a dataset that is not there any more are empty.
-func (c *cluster) filtersLocked(plan *tablePlan) *filters {
-	if served := c.puts.served[plan.fingerprint]; served != nil {
+func (p *puts) filtersLocked(plan *tablePlan) *filters {
+	if served := p.served[plan.fingerprint]; served != nil {
 		return &served.filters
 	}
 	if plan.dataset.Name != "" {
 		none := newFilters()
 		return &none
 	}
-	return &c.filters
+	return &p.cluster.filters
 }
 
 // currentLocked returns the current view of what v is a view of.
-func (c *cluster) currentLocked(v *view) (*view, error) {
+func (p *puts) currentLocked(v *view) (*view, error) {
 	if name := v.plan.dataset.Name; name != "" {
-		return c.putLocked(name + "@" + v.plan.dataset.Fingerprint)
+		return p.viewLocked(name + "@" + v.plan.dataset.Fingerprint)
 	}
-	return c.ready()
+	return p.cluster.ready()
 }
 
 // layoutOf returns the layout of the rows of a foreign schema, an Arrow IPC message.

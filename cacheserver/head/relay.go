@@ -47,7 +47,7 @@ func (s *service) DoPut(stream flight.FlightService_DoPutServer) error {
 	}
 	published, err := s.putOne(stream, begun, first)
 	if err != nil {
-		_ = s.cluster.change(func(c *put.Catalog) error { return c.Abort(begun.Put) }) // it may be published
+		_ = s.cluster.puts.change(func(c *put.Catalog) error { return c.Abort(begun.Put) }) // it may be published
 		return err
 	}
 	text, err := json.Marshal(published)

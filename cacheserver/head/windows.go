@@ -55,7 +55,8 @@ type windows struct {
 
 func newWindows(c *cluster, clients rows.Clients) *windows {
 	most := min(mostPlanned, max(1, runtime.GOMAXPROCS(0)/2))
-	return &windows{lengths: c.lengths, count: c.longRows, clients: clients, working: semaphore.NewWeighted(int64(most)), held: map[windowKey]*window{}, used: list.New(), mean: usualMean, counted: map[countKey]long{}}
+	m := measures{c}
+	return &windows{lengths: m.lengths, count: m.longRows, clients: clients, working: semaphore.NewWeighted(int64(most)), held: map[windowKey]*window{}, used: list.New(), mean: usualMean, counted: map[countKey]long{}}
 }
 
 // windowKey is what a window depends on.

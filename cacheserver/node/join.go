@@ -191,7 +191,7 @@ func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 	case m.Plan != nil:
 		n.startPlanning(r, *m.Plan)
 	case m.Lengths != nil:
-		n.startMeasuring(r, *m.Lengths)
+		r.startMeasuring(n, *m.Lengths)
 	case m.Index != nil:
 		n.startIndex(r, *m.Index)
 	case m.Unindex != nil:
@@ -211,7 +211,7 @@ func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 		}
 		n.setJoined(false, m.Abort.Reason) // the rows are of another plan, which a head may use later
 	default:
-		n.obeyPut(m)
+		n.datasets.obey(m)
 	}
 	return nil
 }
@@ -281,7 +281,7 @@ func (n *Node) startIndex(r *reporter, spec peer.Index) {
 func (n *Node) indexable(plan string) (of index.Rows, indexes *index.Set, stopped context.Context) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if d := n.datasetLocked(plan); d != nil {
+	if d := n.datasets.find(plan); d != nil {
 		return index.Rows{Layout: d.Layout, Rows: d.Rows}, d.indexes, d.stopped
 	}
 	a := n.assigned

@@ -12,11 +12,11 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
-// startMeasuring answers a request for lengths. It ends with the session.
-func (n *Node) startMeasuring(r *reporter, spec peer.Lengths) {
+// startMeasuring answers a request for lengths of the node's rows. It ends with the session.
+func (r *reporter) startMeasuring(n *Node, spec peer.Lengths) {
 	session := r.stream.Context()
 	go func() {
-		answer, err := n.measure(spec)
+		answer, err := measure(n, spec)
 		if err != nil {
 			answer = peer.Measured{Reason: status.Convert(err).Message()}
 		}
@@ -28,7 +28,7 @@ func (n *Node) startMeasuring(r *reporter, spec peer.Lengths) {
 	}()
 }
 
-func (n *Node) measure(spec peer.Lengths) (m peer.Measured, err error) {
+func measure(n *Node, spec peer.Lengths) (m peer.Measured, err error) {
 	if spec.Over == 0 && spec.Positions > peer.MostLengths {
 		return m, status.Errorf(codes.InvalidArgument, "lengths of %d positions, want at most %d", spec.Positions, peer.MostLengths)
 	}

@@ -63,10 +63,11 @@ type Node struct {
 	server      *serve.Server
 	stage       *stage.Stage
 
+	datasets datasets
+
 	mu       sync.Mutex
-	datasets map[string]*dataset // that were put, by id, once they are used
-	assigned *assignment         // nil until the head assigns one, and after it was dropped
-	failure  string              // why the last assignment was dropped
+	assigned *assignment // nil until the head assigns one, and after it was dropped
+	failure  string      // why the last assignment was dropped
 	sealer   protocol.Sealer
 	stopping bool
 	joined   bool
@@ -95,10 +96,11 @@ func New(cfg Config) (*Node, error) {
 	if _, err := rand.Read(incarnation); err != nil {
 		return nil, fmt.Errorf("make the incarnation: %w", err)
 	}
-	n := &Node{cfg: cfg, incarnation: hex.EncodeToString(incarnation), datasets: map[string]*dataset{}}
+	n := &Node{cfg: cfg, incarnation: hex.EncodeToString(incarnation)}
 	n.stage = stage.New(stage.Config{
-		Node: cfg.Index, Budget: cfg.Budget, Signer: protocol.NewSigner(peer.PutKey(cfg.Secret)), Log: cfg.Log, Gone: n.drop,
+		Node: cfg.Index, Budget: cfg.Budget, Signer: protocol.NewSigner(peer.PutKey(cfg.Secret)), Log: cfg.Log, Gone: n.datasets.drop,
 	})
+	n.datasets = datasets{cfg: &n.cfg, stage: n.stage, used: map[string]*dataset{}}
 	n.server = serve.New(serve.Config{Config: cfg.Config, Index: cfg.Index, Turns: cfg.Turns, SendTimeout: cfg.SendTimeout, Admit: n.admit, Put: n.stage.Receive})
 	return n, nil
 }
@@ -210,7 +212,7 @@ func (n *Node) emptyLocked() error {
 
 func (n *Node) lendLocked(ticket protocol.Ticket) (serve.Lent, error) {
 	a := n.assigned
-	put := n.datasetLocked(ticket.Dataset)
+	put := n.datasets.find(ticket.Dataset)
 	if put == nil && ticket.Dataset != a.spec.Dataset.Fingerprint {
 		return serve.Lent{}, status.Errorf(codes.FailedPrecondition, "ticket: for dataset %s, this node holds %s; ask the head again", ticket.Dataset, a.spec.Dataset.Fingerprint)
 	}

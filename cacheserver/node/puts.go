@@ -5,6 +5,7 @@ package node
 
 import (
 	"context"
+	"sync"
 
 	"github.com/kubeflow/datacache/cacheserver/node/index"
 	"github.com/kubeflow/datacache/cacheserver/node/serve"
@@ -21,13 +22,24 @@ type dataset struct {
 	cancel  context.CancelFunc
 }
 
-// datasetLocked returns the rows of a published put, nil if the node has none.
-func (n *Node) datasetLocked(id string) *dataset {
-	held := n.stage.Find(id)
+// datasets are the datasets that were put. They are safe for concurrent use.
+type datasets struct {
+	cfg   *Config
+	stage *stage.Stage
+
+	mu   sync.Mutex
+	used map[string]*dataset // those that were found, by id
+}
+
+// find returns the rows of a published put, nil if the node has none.
+func (s *datasets) find(id string) *dataset {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held := s.stage.Find(id)
 	if held == nil {
 		return nil
 	}
-	d := n.datasets[id]
+	d := s.used[id]
 	if d == nil || d.Held != held {
 		if d != nil {
 			d.close()
@@ -35,19 +47,19 @@ func (n *Node) datasetLocked(id string) *dataset {
 		ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // ends with drop
 		d = &dataset{
 			Held: held, calls: serve.NewCalls(ctx), stopped: ctx, cancel: cancel,
-			indexes: index.New(ctx, n.cfg.Budget, n.cfg.FilterMemory, n.cfg.Work, n.cfg.Metrics),
+			indexes: index.New(ctx, s.cfg.Budget, s.cfg.FilterMemory, s.cfg.Work, s.cfg.Metrics),
 		}
-		n.datasets[id] = d
+		s.used[id] = d
 	}
 	return d
 }
 
 // drop ends the use of a dataset's rows; running streams keep them until they end.
-func (n *Node) drop(id string) {
-	n.mu.Lock()
-	d := n.datasets[id]
-	delete(n.datasets, id)
-	n.mu.Unlock()
+func (s *datasets) drop(id string) {
+	s.mu.Lock()
+	d := s.used[id]
+	delete(s.used, id)
+	s.mu.Unlock()
 	if d != nil {
 		d.close()
 	}
@@ -58,19 +70,19 @@ func (d *dataset) close() {
 	d.indexes.Close()
 }
 
-// obeyPut carries out a message of the head about puts.
-func (n *Node) obeyPut(m peer.ToNode) {
+// obey carries out a message of the head about puts.
+func (s *datasets) obey(m peer.ToNode) {
 	switch {
 	case m.Put != nil:
-		n.stage.Open(*m.Put)
+		s.stage.Open(*m.Put)
 	case m.Publish != nil:
-		n.stage.Publish(*m.Publish)
+		s.stage.Publish(*m.Publish)
 	case m.Settle != nil:
-		n.stage.Settle(m.Settle.ID)
+		s.stage.Settle(m.Settle.ID)
 	case m.Unput != nil:
-		n.stage.Unput(m.Unput.ID)
+		s.stage.Unput(m.Unput.ID)
 	case m.Known != nil:
-		n.stage.Known(*m.Known)
+		s.stage.Known(*m.Known)
 	}
 }
 

@@ -44,7 +44,7 @@ func (a *assignment) startServing(ctx context.Context, n *Node) int64 {
 	}
 	most := a.shareMemory(n)
 	a.pinned.Go(func() {
-		if err := a.rows.Pin(ctx, most); err != nil && ctx.Err() == nil {
+		if err := a.rows.Chunks().Pin(ctx, most); err != nil && ctx.Err() == nil {
 			n.cfg.Log.Warn("chunks that should stay in memory can't be read", "reason", err)
 		}
 	})

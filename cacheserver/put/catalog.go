@@ -30,12 +30,12 @@ const (
 // concurrent use.
 type Catalog struct {
 	puts   map[string]*put
-	told   []bool // by node: it is connected, and has told all that it has
+	told   connected // has told all that it has
 	orders []Order
 }
 
 // New returns the catalog of a cache that has no datasets.
-func New(nodes int) *Catalog { return &Catalog{puts: map[string]*put{}, told: make([]bool, nodes)} }
+func New(nodes int) *Catalog { return &Catalog{puts: map[string]*put{}, told: make(connected, nodes)} }
 
 // Orders returns the messages to send to nodes since the last call.
 func (c *Catalog) Orders() []Order {
@@ -60,7 +60,7 @@ func (c *Catalog) remove(id string) {
 
 // Begin adds a put, unless one of the same recipe goes on, whose id it then returns, or has made a dataset, whose fingerprint it returns.
 func (c *Catalog) Begin(of peer.Put, now time.Time) (b protocol.Begun, err error) {
-	if missing := c.missing(); missing != "" {
+	if missing := c.told.missing(); missing != "" {
 		return b, status.Error(codes.Unavailable, missing)
 	}
 	if made := c.Made(of.Name, of.Recipe, of.Source); of.Recipe != "" && made != "" {
@@ -116,11 +116,14 @@ func (c *Catalog) current(name string) (found *put) {
 	return found
 }
 
+// connected is, by node, whether it is connected.
+type connected []bool
+
 // missing says which nodes are not connected; "" if all are.
-func (c *Catalog) missing() string {
+func (c connected) missing() string {
 	var absent []int
-	for node, told := range c.told {
-		if !told {
+	for node, there := range c {
+		if !there {
 			absent = append(absent, node)
 		}
 	}
@@ -135,7 +138,7 @@ func (c *Catalog) find(id string) (*put, error) {
 	if p := c.puts[id]; p != nil {
 		return p, nil
 	}
-	if missing := c.missing(); missing != "" {
+	if missing := c.told.missing(); missing != "" {
 		return nil, status.Error(codes.Unavailable, missing)
 	}
 	return nil, status.Errorf(codes.NotFound, "put: no put %.64q: it was aborted, or no part came for its ttl_s: begin it again", id)
@@ -212,7 +215,7 @@ func (c *Catalog) Publish(id string, receipts []protocol.PutPart, now time.Time)
 
 // mayPublish returns why parts can't be published.
 func (c *Catalog) mayPublish(p *put, receipts, parts []protocol.PutPart) error {
-	if missing := c.missing(); missing != "" {
+	if missing := c.told.missing(); missing != "" {
 		return status.Error(codes.Unavailable, missing)
 	}
 	var lost []int
@@ -278,7 +281,7 @@ func (c *Catalog) Drop(ref string) error {
 
 // unknown is the error for a dataset that there is not.
 func (c *Catalog) unknown(ref string) error {
-	if missing := c.missing(); missing != "" {
+	if missing := c.told.missing(); missing != "" {
 		return status.Error(codes.Unavailable, missing)
 	}
 	names := map[string]bool{}

@@ -93,9 +93,9 @@ func (c *Catalog) unpublish(p *put, reason string) {
 // advance does what can be done for a put now.
 func (c *Catalog) advance(p *put, now time.Time) {
 	switch {
-	case p.state == staging && p.as.Fingerprint != "" && p.complete() && c.missing() == "":
+	case p.state == staging && p.as.Fingerprint != "" && p.complete() && c.told.missing() == "":
 		c.becomeReady(p, now)
-	case p.state == staging && p.as.Fingerprint != "" && c.missing() == "" && slices.ContainsFunc(p.held, func(h *peer.HeldRows) bool { return h != nil && h.Settled }):
+	case p.state == staging && p.as.Fingerprint != "" && c.told.missing() == "" && slices.ContainsFunc(p.held, func(h *peer.HeldRows) bool { return h != nil && h.Settled }):
 		p.state = ready // as it was before the head restarted; a node has lost its rows since
 		c.advance(p, now)
 	case p.state == publishing || p.state == ready || p.state == retired:

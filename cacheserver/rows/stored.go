@@ -259,13 +259,19 @@ func (r *Rows) Stored() (s Stored) {
 	return s
 }
 
+// Chunks are the chunks of rows, one by one. They are valid while the rows are.
+type Chunks struct{ rows *Rows }
+
+// Chunks returns the chunks of the rows.
+func (r *Rows) Chunks() Chunks { return Chunks{r} }
+
 // Pin keeps chunks in memory, as many as fit in a number of bytes, until the rows are released: first those that are there, then others, which it
 // reads. It must be called once, by a caller that holds a reference; it ends early with ctx.
-func (r *Rows) Pin(ctx context.Context, most int64) error {
+func (s Chunks) Pin(ctx context.Context, most int64) error {
 	for _, read := range []bool{false, true} {
-		for _, c := range r.chunks {
+		for _, c := range s.rows.chunks {
 			size := int64(len(c.memory))
-			if c.stored == nil || r.pinned.Load()+size > most || c.isResident() == read {
+			if c.stored == nil || s.rows.pinned.Load()+size > most || c.isResident() == read {
 				continue
 			}
 			if ctx.Err() != nil {
@@ -275,7 +281,7 @@ func (r *Rows) Pin(ctx context.Context, most int64) error {
 				return err
 			}
 			c.pinned.Store(true)
-			r.pinned.Add(size)
+			s.rows.pinned.Add(size)
 		}
 	}
 	return nil
@@ -288,40 +294,40 @@ func (c *Chunk) isResident() bool {
 }
 
 // Pinned is the number of bytes that Pin keeps in memory.
-func (r *Rows) Pinned() int64 { return r.pinned.Load() }
+func (s Chunks) Pinned() int64 { return s.rows.pinned.Load() }
 
-// Chunk returns a chunk, and whether it stays in memory.
-func (r *Rows) Chunk(i int) (c *Chunk, stays bool) {
-	c = r.chunks[i]
+// At returns a chunk, and whether it stays in memory.
+func (s Chunks) At(i int) (c *Chunk, stays bool) {
+	c = s.rows.chunks[i]
 	return c, c.stored == nil || c.pinned.Load()
 }
 
-// Chunks is the number of chunks.
-func (r *Rows) Chunks() int { return len(r.chunks) }
+// Len is the number of chunks.
+func (s Chunks) Len() int { return len(s.rows.chunks) }
 
 // Find returns the chunk of a row, and the rows [lo, hi) that it contains.
-func (r *Rows) Find(row int64) (chunk int, lo, hi int64) {
-	chunk = r.find(row)
-	return chunk, r.starts[chunk], r.starts[chunk+1]
+func (s Chunks) Find(row int64) (chunk int, lo, hi int64) {
+	chunk = s.rows.find(row)
+	return chunk, s.rows.starts[chunk], s.rows.starts[chunk+1]
 }
 
 // IsStored reports whether chunks may be in a backing only.
 func (r *Rows) IsStored() bool { return r.stored }
 
 // Prefetch reads a chunk, unless it is in memory. Others may then evict it. If it fails, so does the message that needs the chunk.
-func (r *Rows) Prefetch(chunk int) {
-	if !r.Retain() {
+func (s Chunks) Prefetch(chunk int) {
+	if !s.rows.Retain() {
 		return
 	}
-	defer r.Release()
-	if c := r.chunks[chunk]; c.hold() == nil {
+	defer s.rows.Release()
+	if c := s.rows.chunks[chunk]; c.hold() == nil {
 		c.drop()
 	}
 }
 
-// LargestChunk is the memory of the largest chunk.
-func (r *Rows) LargestChunk() (most int64) {
-	for _, c := range r.chunks {
+// Largest is the memory of the largest chunk.
+func (s Chunks) Largest() (most int64) {
+	for _, c := range s.rows.chunks {
 		most = max(most, int64(len(c.memory)))
 	}
 	return most

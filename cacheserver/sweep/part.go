@@ -52,10 +52,10 @@ type piece struct {
 func newPart(st *Stream, runs []rows.Run, ends []int) *Part {
 	s := st.sweep
 	p := &Part{Ends: ends, stream: st}
-	pieces, count := make([]piece, 0, len(runs)), make([]int32, s.rows.Chunks()+1)
+	pieces, count := make([]piece, 0, len(runs)), make([]int32, s.rows.Chunks().Len()+1)
 	for _, q := range runs {
 		for row, end := int64(q.First), int64(q.First+q.Rows); row < end; {
-			chunk, lo, hi := s.rows.Find(row)
+			chunk, lo, hi := s.rows.Chunks().Find(row)
 			n := min(end, hi) - row
 			pieces = append(pieces, piece{int32(chunk), rows.Run32{First: uint32(row - lo), Rows: uint32(n)}})
 			count[chunk]++
@@ -76,14 +76,14 @@ func newPart(st *Stream, runs []rows.Run, ends []int) *Part {
 // group sorts pieces by chunk, and sets the runs of the sequence. count is, by chunk, the number of its pieces.
 func (p *Part) group(pieces []piece, count []int32) {
 	s := p.stream.sweep
-	at, next := count, int32(0)             // by chunk: where its next piece goes
-	rest := make([]uint64, s.rows.Chunks()) // by chunk: number of its rows in Rows
-	whole := make([]bool, len(rest))        // by chunk: it stays in memory
+	at, next := count, int32(0)                   // by chunk: where its next piece goes
+	rest := make([]uint64, s.rows.Chunks().Len()) // by chunk: number of its rows in Rows
+	whole := make([]bool, len(rest))              // by chunk: it stays in memory
 	for chunk, n := range count {
 		if at[chunk] = next; n == 0 {
 			continue
 		}
-		c, stays := s.rows.Chunk(chunk)
+		c, stays := s.rows.Chunks().At(chunk)
 		p.chunks, p.first, p.cut, p.taken = append(p.chunks, int32(chunk)), append(p.first, next), append(p.cut, nil), append(p.taken, stays)
 		if last := len(p.chunks) - 1; stays {
 			p.cut[last], rest[chunk], whole[chunk] = c, uint64(c.Rows()), true
@@ -154,7 +154,7 @@ func (p *Part) emptyLocked() int64 {
 
 // isCut reports whether a group that was taken is a copy, not a chunk that stays in memory.
 func (p *Part) isCut(group int) bool {
-	c, _ := p.stream.sweep.rows.Chunk(int(p.chunks[group]))
+	c, _ := p.stream.sweep.rows.Chunks().At(int(p.chunks[group]))
 	return p.cut[group] != c
 }
 

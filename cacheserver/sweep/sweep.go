@@ -61,8 +61,8 @@ type Sweep struct {
 // New returns the sweep over r, whose streams' parts together take at most memory bytes of the budget. It reads as many chunks at a time as fit in
 // reading bytes. Close frees it.
 func New(r *rows.Rows, budget *rows.Budget, memory, reading int64) *Sweep {
-	most := min(max(int(reading/max(1, r.LargestChunk())), 1), mostWorkers)
-	s := &Sweep{rows: r, most: most, blocks: rows.NewBlocks(budget), budget: budget, memory: memory, mean: r.Bytes() / max(1, r.Len()), streams: map[*Stream]bool{}, accounts: map[*account]int{}, parked: map[string]*Stream{}, pending: make([]int32, r.Chunks())}
+	most := min(max(int(reading/max(1, r.Chunks().Largest())), 1), mostWorkers)
+	s := &Sweep{rows: r, most: most, blocks: rows.NewBlocks(budget), budget: budget, memory: memory, mean: r.Bytes() / max(1, r.Len()), streams: map[*Stream]bool{}, accounts: map[*account]int{}, parked: map[string]*Stream{}, pending: make([]int32, r.Chunks().Len())}
 	s.changed = sync.NewCond(&s.mu)
 	return s
 }
@@ -133,8 +133,8 @@ func (s *Sweep) hurryLocked() (hurry bool) {
 
 // partRows is the number of rows of a part of a number of bytes. A part has a small chunk for each chunk that has rows of it and does not stay in memory.
 func (s *Sweep) partRows(bytes int64) int {
-	read := 1 - float64(s.rows.Pinned())/float64(max(1, s.rows.Bytes())) // the part of the rows that is read
-	overhead, chunks := s.rows.Layout().Overhead()+chunkBytes, int64(read*float64(s.rows.Chunks()))
+	read := 1 - float64(s.rows.Chunks().Pinned())/float64(max(1, s.rows.Bytes())) // the part of the rows that is read
+	overhead, chunks := s.rows.Layout().Overhead()+chunkBytes, int64(read*float64(s.rows.Chunks().Len()))
 	mean := int64(read*float64(s.mean)) + runBytes
 	n := bytes / (mean + overhead)
 	if n > chunks {

@@ -221,7 +221,7 @@ func TestStreamsGetTheirRows(t *testing.T) {
 		})
 	}
 	readers.Wait()
-	t.Logf("%d bytes of rows, budget's peak %d, chunks passed %d of %d", tb.plain.Bytes(), tb.budget.Peak(), s.travelled, tb.stored.Chunks())
+	t.Logf("%d bytes of rows, budget's peak %d, chunks passed %d of %d", tb.plain.Bytes(), tb.budget.Peak(), s.travelled, tb.stored.Chunks().Len())
 }
 
 // TestTheNextEpochIsBegun checks that parts of the stream that follows are begun before it is opened, and are its own.
@@ -234,7 +234,7 @@ func TestTheNextEpochIsBegun(t *testing.T) {
 	for range 4 {
 		epochs = append(epochs, randomRuns(r, int(tb.plain.Len()), 1))
 	}
-	chunks := int64(tb.stored.Chunks())
+	chunks := int64(tb.stored.Chunks().Len())
 	for i, runs := range epochs {
 		before := s.travelled
 		st := s.Open(fmt.Sprint(i), walkOf(slices.Clone(runs)))

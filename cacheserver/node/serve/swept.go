@@ -33,12 +33,12 @@ func (l Lent) scattered() (bool, error) {
 	for _, q := range runs[:n] {
 		sent += int64(q.Rows)
 		for row := int64(q.First); row < int64(q.First+q.Rows); {
-			chunk, _, end := l.Rows.Find(row)
+			chunk, _, end := l.Rows.Chunks().Find(row)
 			chunks[chunk] = true
 			row = end
 		}
 	}
-	each := l.Rows.Len() / int64(l.Rows.Chunks())
+	each := l.Rows.Len() / int64(l.Rows.Chunks().Len())
 	return int64(len(chunks)-2)*each > 2*sent, nil
 }
 
@@ -176,7 +176,7 @@ func (a *ahead) of(runs []rows.Run) {
 	found := 0
 	for _, q := range runs {
 		for row := int64(q.First); row < int64(q.First+q.Rows); {
-			chunk, _, end := a.rows.Find(row)
+			chunk, _, end := a.rows.Chunks().Find(row)
 			row = end
 			if a.started[found%aheadChunks] != chunk+1 && !slices.Contains(a.started[:], chunk+1) && !a.start(chunk) {
 				return
@@ -199,7 +199,7 @@ func (a *ahead) start(chunk int) bool {
 	a.started[0] = chunk + 1
 	a.reading.Go(func() {
 		defer func() { <-a.places }()
-		a.rows.Prefetch(chunk)
+		a.rows.Chunks().Prefetch(chunk)
 	})
 	return true
 }
