@@ -33,7 +33,7 @@ func TestOddNodesAreRefused(t *testing.T) {
 	c.startHead()
 	c.startNode(0)
 	c.awaitNode(0, "Ready", "", soon)
-	const hello = `{"hello":{"v":4,"index":1,"incarnation":"odd","address":"127.0.0.1:1"}}`
+	const hello = `{"hello":{"v":9,"index":1,"incarnation":"odd","address":"127.0.0.1:1"}}`
 	tests := []struct {
 		name     string
 		messages []string
@@ -46,12 +46,12 @@ func TestOddNodesAreRefused(t *testing.T) {
 		{"no JSON", []string{"\x00\xff hello"}, codes.InvalidArgument, "peer message"},
 		{"JSON of another kind", []string{"[1,2]"}, codes.InvalidArgument, "peer message"},
 		{"deep JSON", []string{strings.Repeat("[", 1<<20)}, codes.InvalidArgument, "peer message"},
-		{"an older version", []string{`{"hello":{"v":3,"index":1,"incarnation":"odd","address":"h:1"}}`}, codes.FailedPrecondition, "the node speaks version 3 of the peer protocol, the head 4; run the same release on both"},
-		{"a newer version", []string{`{"hello":{"v":5,"index":1,"incarnation":"odd","address":"h:1"}}`}, codes.FailedPrecondition, "the node speaks version 5 of the peer protocol, the head 4; run the same release on both"},
-		{"a negative index", []string{`{"hello":{"v":4,"index":-1,"incarnation":"odd","address":"h:1"}}`}, codes.InvalidArgument, "node index -1"},
-		{"an index too high", []string{`{"hello":{"v":4,"index":2,"incarnation":"odd","address":"h:1"}}`}, codes.InvalidArgument, "node index 2"},
-		{"an index beyond int64", []string{`{"hello":{"v":4,"index":99999999999999999999}}`}, codes.InvalidArgument, "peer message"},
-		{"no incarnation", []string{`{"hello":{"v":4,"index":1,"address":"h:1"}}`}, codes.InvalidArgument, "incarnation"},
+		{"an older version", []string{`{"hello":{"v":8,"index":1,"incarnation":"odd","address":"h:1"}}`}, codes.FailedPrecondition, "the node speaks version 8 of the peer protocol, the head 9; run the same release on both"},
+		{"a newer version", []string{`{"hello":{"v":10,"index":1,"incarnation":"odd","address":"h:1"}}`}, codes.FailedPrecondition, "the node speaks version 10 of the peer protocol, the head 9; run the same release on both"},
+		{"a negative index", []string{`{"hello":{"v":9,"index":-1,"incarnation":"odd","address":"h:1"}}`}, codes.InvalidArgument, "node index -1"},
+		{"an index too high", []string{`{"hello":{"v":9,"index":2,"incarnation":"odd","address":"h:1"}}`}, codes.InvalidArgument, "node index 2"},
+		{"an index beyond int64", []string{`{"hello":{"v":9,"index":99999999999999999999}}`}, codes.InvalidArgument, "peer message"},
+		{"no incarnation", []string{`{"hello":{"v":9,"index":1,"address":"h:1"}}`}, codes.InvalidArgument, "incarnation"},
 		{"hello twice", []string{hello, hello}, codes.InvalidArgument, "says nothing"},
 		{"no JSON after hello", []string{hello, "}{"}, codes.InvalidArgument, "peer message"},
 		{"a split of another node", []string{hello, `{"progress":{"plan":"PLAN","done":[{"split":0,"rows":25,"hash":"aGFzaGhhc2hoYXNoaGFzaA=="}]}}`}, codes.InvalidArgument, "not its own"},

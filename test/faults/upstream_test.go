@@ -248,7 +248,6 @@ func TestUnimplementedCallsAreRefused(t *testing.T) {
 	ctx := limit(t, soon)
 	d := shardOf(0, 1)
 	both := map[string]call{
-		"DoPut":          func(f flight.FlightServiceClient) error { s, err := f.DoPut(ctx); return first(s, err) },
 		"Handshake":      func(f flight.FlightServiceClient) error { s, err := f.Handshake(ctx); return first(s, err) },
 		"PollFlightInfo": func(f flight.FlightServiceClient) error { _, err := f.PollFlightInfo(ctx, d); return err },
 		"DoAction unknown": func(f flight.FlightServiceClient) error {

@@ -42,7 +42,7 @@ func NewEarly(splits int) *Early {
 	return e
 }
 
-// open records what is loaded.
+// open records what is loaded. After End it has no effect.
 func (e *Early) open(layout *rows.Layout, splits []source.Split) {
 	starts := make([]int64, 1, len(splits)+1)
 	for i, s := range splits {
@@ -55,6 +55,9 @@ func (e *Early) open(layout *rows.Layout, splits []source.Split) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.err != nil || e.all != nil {
+		return
+	}
 	e.layout, e.starts = layout, starts
 	close(e.opened)
 }

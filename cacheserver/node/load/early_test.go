@@ -70,3 +70,16 @@ func TestTheEndOfALoadEndsWaits(t *testing.T) {
 		t.Error("the rows of a split with deletes are known")
 	}
 }
+
+// TestALoadMayEndBeforeItOpens checks that a load which is given up at once opens nothing afterwards.
+func TestALoadMayEndBeforeItOpens(t *testing.T) {
+	e := NewEarly(1)
+	e.End(nil, errors.New("given up"))
+	e.open(nil, []source.Split{{Rows: 5, Exact: true}})
+	if !e.IsOpen() {
+		t.Error("calls would wait for a load that has ended")
+	}
+	if _, _, ok := e.Expected(); ok {
+		t.Error("rows are expected of a load that has ended")
+	}
+}
