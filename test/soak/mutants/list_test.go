@@ -79,7 +79,7 @@ var list = []mutant{
 	},
 	{
 		"a call never gives its rows back", "cacheserver/node/assignment.go",
-		"		rows.Release()\n		a.calls.Done()\n", "		a.calls.Done()\n",
+		"		rows.Release()\n		calls.Done()\n", "		calls.Done()\n",
 	},
 	{
 		"a lost node is not noticed", "cacheserver/head/state.go",
