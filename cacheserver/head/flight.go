@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/head/packing"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/transport"
@@ -28,7 +29,7 @@ type service struct {
 	sealer  protocol.Sealer
 	checks  *work.Pool          // of filters
 	room    *semaphore.Weighted // for answers, in bytes
-	windows *windows
+	windows *packing.Windows
 	signer  protocol.Signer // of tickets of puts
 }
 

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 
+	"github.com/kubeflow/datacache/cacheserver/head/packing"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/retry"
@@ -60,7 +61,7 @@ func New(cfg Config) (*Head, error) {
 	h.service = &service{
 		Flight: transport.Flight{Status: h.Status, Sizing: h.sizing, Admit: cfg.Access.Admit()}, cfg: &h.cfg, cluster: h.cluster,
 		sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt)), checks: work.New(runtime.GOMAXPROCS(0)), room: semaphore.NewWeighted(answersMemory),
-		windows: newWindows(h.cluster, cfg.Budget.Clients()),
+		windows: packing.New(cfg.Budget.Clients()),
 		signer:  protocol.NewSigner(peer.PutKey(cfg.Secret)),
 	}
 	return h, nil

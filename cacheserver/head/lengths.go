@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/head/packing"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
@@ -22,24 +23,18 @@ import (
 // measureWait is how long a data node may take for an answer about lengths: it may have to read those of all its rows.
 const measureWait = 30 * time.Second
 
-// sequence is rows in some order, and their lengths.
-type sequence struct {
-	rows    []int64 // of the selection
-	lengths []int32
-}
-
 // measures asks the data nodes of a cluster for lengths of columns.
 type measures struct{ *cluster }
 
 // lengths returns the rows at [from, to) of the sequence of a request, and the lengths of a column, by its index.
-func (c measures) lengths(ctx context.Context, v *view, r protocol.Request, column int, from, to uint64) (s sequence, err error) {
+func (c measures) lengths(ctx context.Context, v *view, r protocol.Request, column int, from, to uint64) (s packing.Sequence, err error) {
 	e := r.Epoch
 	e.Rows = uint64(v.rows)
 	ticket := protocol.Ticket{Kind: protocol.Epoch, Epoch: e, Share: epoch.Share{World: 1, Workers: 1, StartStep: from}}
-	if s.rows, err = rowsOf(ticket, to-from); err != nil {
+	if s.Rows, err = rowsOf(ticket, to-from); err != nil {
 		return s, err
 	}
-	filtered := s.rows
+	filtered := s.Rows
 	if v.selection != nil && v.selection.Split != nil {
 		if filtered, err = rowsOf((&answer{view: v}).within(ticket), to-from); err != nil {
 			return s, err
@@ -55,40 +50,33 @@ func (c measures) lengths(ctx context.Context, v *view, r protocol.Request, colu
 			return s, status.Errorf(codes.Internal, "data node %d sent %d bytes of lengths for %d rows", node, got, count)
 		}
 	}
-	s.lengths = make([]int32, len(owners))
+	s.Lengths = make([]int32, len(owners))
 	for i, node := range owners {
 		left := answers[node].Lengths
-		s.lengths[i] = int32(binary.LittleEndian.Uint32(left))
+		s.Lengths[i] = int32(binary.LittleEndian.Uint32(left))
 		answers[node].Lengths = left[4:]
-		if s.lengths[i] < 0 {
-			return s, status.Errorf(codes.Internal, "data node %d sent a length of %d", node, s.lengths[i])
+		if s.Lengths[i] < 0 {
+			return s, status.Errorf(codes.Internal, "data node %d sent a length of %d", node, s.Lengths[i])
 		}
 	}
 	return s, nil
 }
 
-// long is the rows of a request that are too long.
-type long struct {
-	count  int64
-	row    int64 // of the first; -1 if it is not known
-	length int32 // of the first
-}
-
-// longRows counts the rows of a request that have more than most tokens.
-func (c measures) longRows(ctx context.Context, v *view, column int, most int32) (found long, err error) {
+// longer counts the rows of a request that have more than most tokens.
+func (c measures) longer(ctx context.Context, v *view, column int, most int32) (found packing.Long, err error) {
 	ticket := protocol.Ticket{Kind: protocol.Shard, Rows: assign.Bounds{0, v.rows}}
 	answers, err := c.measureAll(ctx, v, column, peer.Lengths{Ticket: ticket, Positions: uint64(v.rows), Over: most}, func(node int) bool { return v.places.bounds[node].Len() > 0 })
 	if err != nil {
 		return found, err
 	}
 	for node, a := range answers {
-		if found.count == 0 && a.Long > 0 {
-			found.row, found.length = v.places.bounds[node][0]+a.First, a.Length
+		if found.Count == 0 && a.Long > 0 {
+			found.Row, found.Length = v.places.bounds[node][0]+a.First, a.Length
 			if v.selection != nil && v.selection.Split != nil {
-				found.row = -1
+				found.Row = -1
 			}
 		}
-		found.count += a.Long
+		found.Count += a.Long
 	}
 	return found, nil
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/head/packing"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
@@ -125,7 +126,7 @@ const mostFilters = 256
 
 // outboxSize exceeds the number of messages that a running node lets wait: for each of few plans an assignment, a Ready and parts to keep, a
 // Recall, an Abort, requests for indexes and their cancellations, and for lengths.
-const outboxSize = 16 + 2*mostFilters + mostPlanned
+const outboxSize = 16 + 2*mostFilters + packing.MostPlanned
 
 // tell queues a message. A session whose outbox is full has a dead connection, and will be closed.
 func (s *session) tell(m peer.ToNode) {

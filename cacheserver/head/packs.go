@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"strings"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/head/packing"
 	"github.com/kubeflow/datacache/cacheserver/pack"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
@@ -37,28 +37,35 @@ const (
 	mostAnswer = 4 << 20
 )
 
-// lengthColumn returns the index of the lengths of a request's column.
-func lengthColumn(v *view, r protocol.Request) (int, error) {
+// packable returns what a request packs.
+func (s *service) packable(v *view, r protocol.Request) (of packing.Rows, err error) {
 	columns, err := v.plan.columns([]string{"length(" + r.Packs.Column + ")"})
 	if err != nil {
-		return 0, status.Errorf(codes.InvalidArgument, "command: column: %s", strings.TrimPrefix(err.Error(), "columns: "))
+		return of, status.Errorf(codes.InvalidArgument, "command: column: %s", strings.TrimPrefix(err.Error(), "columns: "))
 	}
-	return columns[0], nil
+	m, column := measures{s.cluster}, columns[0]
+	return packing.Rows{
+		Fingerprint: v.fingerprint(), Len: v.rows, Column: column,
+		Lengths: func(ctx context.Context, from, to uint64) (packing.Sequence, error) {
+			return m.lengths(ctx, v, r, column, from, to)
+		},
+		Longer: func(ctx context.Context, most int32) (packing.Long, error) { return m.longer(ctx, v, column, most) },
+	}, nil
 }
 
 // packsInfo answers a request for packs with one endpoint, at the head itself. It checks that no row is too long.
 func (s *service) packsInfo(ctx context.Context, v *view, r protocol.Request, d *flight.FlightDescriptor) (*flight.FlightInfo, error) {
-	column, err := lengthColumn(v, r)
+	of, err := s.packable(v, r)
 	if err != nil {
 		return nil, err
 	}
 	if r.Packs.Long == pack.Refuse {
-		found, err := s.windows.longRows(ctx, v, column, int32(r.Packs.Tokens))
+		found, err := s.windows.Longer(ctx, of, int32(r.Packs.Tokens))
 		if err != nil {
 			return nil, err
 		}
-		if found.count > 0 {
-			return nil, longError(r, found, v.rows)
+		if found.Count > 0 {
+			return nil, packing.LongError(r, found, v.rows)
 		}
 	}
 	info, err := (&answer{view: v, request: r, records: -1}).info(d, s.sealer, "", time.Now(), 0)
@@ -68,22 +75,6 @@ func (s *service) packsInfo(ctx context.Context, v *view, r protocol.Request, d 
 	info.Schema, info.TotalBytes = flight.SerializeSchema(packsSchema, memory.DefaultAllocator), -1
 	info.Endpoint = []*flight.FlightEndpoint{{Ticket: &flight.Ticket{Ticket: d.GetCmd()}}}
 	return info, nil
-}
-
-// longError is the error of a request whose rows are too long.
-func longError(r protocol.Request, found long, rows int64) error {
-	which, limit := "one has", fmt.Sprintf("tokens = %d", r.Packs.Tokens)
-	if found.row >= 0 {
-		which = fmt.Sprintf("row %d has", found.row)
-	}
-	if rows > 0 {
-		which = fmt.Sprintf("%d of %d rows are too long, of which %s", found.count, rows, which)
-	}
-	if r.Packs.Long == pack.Split {
-		limit = fmt.Sprintf("the packs of a window have, %d", r.Packs.Room())
-	}
-	return status.Errorf(codes.InvalidArgument, `command: column %q: %s %d tokens, more than %s: set long to "split", "truncate" or "drop", use more tokens, or leave the rows out with a filter`,
-		r.Packs.Column, which, found.length, limit)
 }
 
 // DoGet sends the packs of a rank, a few steps of them. The ticket is the command of the request; those of data nodes are none.
@@ -135,17 +126,17 @@ func (a *packsAnswer) make(ctx context.Context, v *view, r protocol.Request) err
 	if position > rows {
 		return status.Errorf(codes.InvalidArgument, "command: position = %d: want at most %d, the number of rows", position, rows)
 	}
-	column, err := lengthColumn(v, r)
+	of, err := a.service.packable(v, r)
 	if err != nil {
 		return err
 	}
 	a.about.Steps = []protocol.PackedStep{}
 	for position < rows && uint64(len(a.about.Steps)) < r.Packs.Steps && a.taken < mostAnswer {
-		w, err := a.service.windows.get(ctx, v, r, column, position)
+		w, err := a.service.windows.Get(ctx, of, r, position)
 		if err != nil {
 			return err
 		}
-		steps := w.plan.Steps()
+		steps := w.Steps()
 		if step > 0 && step >= steps {
 			return status.Errorf(codes.InvalidArgument, "command: step = %d: want less than %d, the number of steps of the window at position %d", step, steps, position)
 		}
@@ -155,7 +146,7 @@ func (a *packsAnswer) make(ctx context.Context, v *view, r protocol.Request) err
 			}
 		}
 		if step >= steps {
-			position, step = position+uint64(w.plan.Rows), 0
+			position, step = position+uint64(w.Rows), 0
 		}
 	}
 	a.about.End = position >= rows
@@ -163,17 +154,17 @@ func (a *packsAnswer) make(ctx context.Context, v *view, r protocol.Request) err
 }
 
 // add adds a step.
-func (a *packsAnswer) add(w *window, step int, s epoch.Share) error {
-	about, share := w.plan.steps[step], w.share(step, s)
-	first, _ := w.plan.Step(step)
+func (a *packsAnswer) add(w *packing.Window, step int, s epoch.Share) error {
+	about, share := w.About[step], w.Share(step, s)
+	first, _ := w.Step(step)
 	about.Micro = len(share)
 	for _, number := range share {
 		if number >= 0 {
-			about.Pieces += len(w.plan.Pack(first + int(number)))
+			about.Pieces += len(w.Pack(first + int(number)))
 		}
 	}
 	need := int64(about.Pieces)*answerPiece + answerStep
-	if err := a.service.windows.reserve(need); err != nil {
+	if err := a.service.windows.Reserve(need); err != nil {
 		return err
 	}
 	a.taken += need
@@ -184,9 +175,9 @@ func (a *packsAnswer) add(w *window, step int, s epoch.Share) error {
 		if number < 0 {
 			continue
 		}
-		for _, p := range w.plan.Pack(first + int(number)) {
+		for _, p := range w.Pack(first + int(number)) {
 			micro.Append(int32(i))
-			row.Append(w.plan.rows[p.Row])
+			row.Append(w.Numbers[p.Row])
 			from.Append(p.Start)
 			length.Append(p.Length)
 		}

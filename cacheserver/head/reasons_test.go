@@ -12,10 +12,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/role"
-	budget "github.com/kubeflow/datacache/cacheserver/rows"
 )
 
 // TestReasonsAreShort checks that a reason names three data nodes and counts the others: clients such as pyarrow don't read a status of more
@@ -88,7 +88,7 @@ func TestPageShowsFiftyNodes(t *testing.T) {
 	for _, i := range []int{7, 500, 999} {
 		c.leave(all[i].s, "connection lost", start)
 	}
-	v := (&pageSource{head: &Head{cluster: c, cfg: Config{Config: role.Config{Budget: budget.NewBudget(1 << 30)}}}}).view(c.status("t"))
+	v := (&pageSource{head: &Head{cluster: c, cfg: Config{Config: role.Config{Budget: offheap.NewBudget(1 << 30)}}}}).view(c.status("t"))
 	rows := v.Tables[0].Rows
 	if len(rows) != mostShown || len(v.Meters) > mostShown+1 || len(v.Waits) != 3 {
 		t.Fatalf("%d nodes, %d meters, %d waits, want %d, about as many and 3", len(rows), len(v.Meters), len(v.Waits), mostShown)

@@ -133,3 +133,11 @@ func (c *state) viewOf(held func(node int) (rows int64, columnBytes []int64)) (*
 	v.places, err = newPlaces(counts)
 	return v, err
 }
+
+// fingerprint is that of the rows of the selection.
+func (v *view) fingerprint() string {
+	if v.selection != nil {
+		return v.selection.fingerprint
+	}
+	return v.plan.dataset.Fingerprint
+}

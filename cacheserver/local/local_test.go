@@ -27,10 +27,10 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/role"
-	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
@@ -38,7 +38,7 @@ import (
 // running is a local cache of a table with ids 0..n-1 and a client of its head.
 type running struct {
 	t      *testing.T
-	budget *rows.Budget
+	budget *offheap.Budget
 	head   flight.Client
 	nodes  map[string]flight.Client
 	stop   func() // stops the cache and waits for it
@@ -72,7 +72,7 @@ func begin(t *testing.T, metadata string, nodes int, change func(*Config)) (*run
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &running{t: t, budget: rows.NewBudget(1 << 30), nodes: map[string]flight.Client{}, metrics: ops.NewMetrics()}
+	r := &running{t: t, budget: offheap.NewBudget(1 << 30), nodes: map[string]flight.Client{}, metrics: ops.NewMetrics()}
 	ctx, cancel := context.WithCancel(t.Context())
 	store := objstore.New(objstore.Config{})
 	cfg := Config{Nodes: nodes, Config: role.Config{

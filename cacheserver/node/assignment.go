@@ -22,6 +22,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/node/load"
 	"github.com/kubeflow/datacache/cacheserver/node/serve"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/pick"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
@@ -34,7 +35,7 @@ import (
 type assignment struct {
 	spec     peer.Assign // as the head sent it
 	store    *objstore.Store
-	arena    *rows.Arena
+	arena    *offheap.Arena
 	calls    *serve.Calls
 	indexes  *index.Set
 	progress load.Progress
@@ -67,7 +68,7 @@ type kept struct{ splits, loaded []byte }
 func (n *Node) startAssignment(ctx context.Context, spec peer.Assign, old *assignment) *assignment {
 	ctx, cancel := context.WithCancel(ctx)
 	a := &assignment{
-		spec: spec, outline: spec.Outline, ready: spec.Ready, kept: map[int]kept{n.cfg.Index: {splits: spec.Part}}, store: n.cfg.Store, arena: rows.NewArena(n.cfg.Budget),
+		spec: spec, outline: spec.Outline, ready: spec.Ready, kept: map[int]kept{n.cfg.Index: {splits: spec.Part}}, store: n.cfg.Store, arena: offheap.NewArena(n.cfg.Budget),
 		calls: serve.NewCalls(ctx), indexes: index.New(ctx, n.cfg.Budget, n.cfg.FilterMemory, n.cfg.Work, n.cfg.Metrics),
 		early: load.NewEarly(spec.Splits), stopped: ctx, cancel: cancel, ended: make(chan struct{}),
 	}

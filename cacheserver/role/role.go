@@ -18,8 +18,8 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/access"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
-	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/internal/opshttp"
@@ -28,9 +28,9 @@ import (
 
 // Config configures a server. Fields without a comment are required.
 type Config struct {
-	Flight net.Listener // the server owns and closes it
-	HTTP   net.Listener // likewise; nil disables HTTP
-	Budget *rows.Budget // of a data node, for rows, loading and clients; of a head, for clients
+	Flight net.Listener    // the server owns and closes it
+	HTTP   net.Listener    // likewise; nil disables HTTP
+	Budget *offheap.Budget // of a data node, for rows, loading and clients; of a head, for clients
 	Store  *objstore.Store
 	Source source.Source // a data node opens the version of it that the head names
 

@@ -14,6 +14,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 )
 
 // tableBench is a table similar to those of the project's benchmarks.
@@ -132,7 +134,7 @@ func BenchmarkBuilder(b *testing.B) {
 			b.SetBytes(8 * tb.batch.NumRows() * tb.bytes)
 			defer func() { report(int64(b.N) * 8 * tb.batch.NumRows() * tb.bytes) }()
 			for b.Loop() {
-				a := NewArena(NewBudget(1 << 40))
+				a := offheap.NewArena(offheap.NewBudget(1 << 40))
 				builder := NewBuilder(l, a, 0)
 				for range 8 {
 					if err := builder.Append(tb.batch, nil); err != nil {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/zeebo/xxh3"
+
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 )
 
 // TargetBytes is the default length of a chunk's body, in bytes.
@@ -36,7 +38,7 @@ type Sealed struct {
 // It buffers at most one chunk of rows that are not sealed yet. After an error it can't be used any more.
 type Builder struct {
 	layout *Layout
-	arena  *Arena
+	arena  *offheap.Arena
 	target int64 // raw size, see rawRows
 
 	sources []source
@@ -63,7 +65,7 @@ type source struct {
 
 // NewBuilder returns a builder that fills the arena with chunks whose bodies have about targetBytes; 0 means [TargetBytes], the
 // maximum is 128 MiB.
-func NewBuilder(l *Layout, a *Arena, targetBytes int) *Builder {
+func NewBuilder(l *Layout, a *offheap.Arena, targetBytes int) *Builder {
 	if targetBytes <= 0 {
 		targetBytes = TargetBytes
 	}
@@ -105,7 +107,7 @@ func (b *Builder) Finish() (Sealed, error) {
 	if err := b.seal(); err != nil {
 		return Sealed{}, err
 	}
-	b.arena.trim()
+	b.arena.Trim()
 	b.sealed.Hash = xxh3.Hash128(b.hash).Bytes()
 	return b.sealed, nil
 }
@@ -123,7 +125,7 @@ func (b *Builder) Reserved() int64 {
 func (b *Builder) Discard() {
 	b.Close()
 	for _, m := range b.memory {
-		b.arena.discard(m)
+		b.arena.Discard(m)
 	}
 	b.memory, b.sealed = nil, Sealed{}
 }
@@ -371,7 +373,7 @@ func (b *Builder) emit() error {
 
 // alloc allocates the memory of a chunk.
 func (b *Builder) alloc(n int64) ([]byte, error) {
-	memory, err := b.arena.alloc(n)
+	memory, err := b.arena.Alloc(n)
 	if err == nil {
 		b.memory = append(b.memory, memory)
 	}

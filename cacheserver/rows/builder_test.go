@@ -16,6 +16,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/extensions"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 )
 
 func TestLayoutRefuses(t *testing.T) {
@@ -164,7 +166,7 @@ func TestManySmallBatches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := NewArena(NewBudget(1 << 30))
+	a := offheap.NewArena(offheap.NewBudget(1 << 30))
 	defer a.Release()
 	b := NewBuilder(l, a, 0)
 	defer b.Close()
@@ -223,8 +225,8 @@ func TestBuilderExhausted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	budget := NewBudget(49_000)
-	a := NewArena(budget)
+	budget := offheap.NewBudget(49_000)
+	a := offheap.NewArena(budget)
 	first, second := NewBuilder(l, a, 16<<10), NewBuilder(l, a, 16<<10)
 	half := batch.NewSlice(0, 2048)
 	defer half.Release()
@@ -236,7 +238,7 @@ func TestBuilderExhausted(t *testing.T) {
 		t.Fatal(err)
 	}
 	used := budget.Used()
-	var full *ExhaustedError
+	var full *offheap.ExhaustedError
 	if err = second.Append(batch, nil); !errors.As(err, &full) || full.Limit != 49_000 || full.Used < used || full.Need < 1<<10 {
 		t.Fatalf("append past the limit: %v", err)
 	}
@@ -272,8 +274,8 @@ func TestDiscard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	budget := NewBudget(1 << 30)
-	a := NewArena(budget)
+	budget := offheap.NewBudget(1 << 30)
+	a := offheap.NewArena(budget)
 	kept, discarded := NewBuilder(l, a, 8<<10), NewBuilder(l, a, 8<<10)
 	for at := 0; at < count; at += 1000 {
 		if err := errors.Join(kept.Append(numbers(t, at, at+1000), nil), discarded.Append(numbers(t, 7, 1007), nil)); err != nil {
@@ -314,7 +316,7 @@ func TestBuilderReleases(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			a := NewArena(NewBudget(1 << 30))
+			a := offheap.NewArena(offheap.NewBudget(1 << 30))
 			defer a.Release()
 			b := NewBuilder(l, a, 8<<10)
 			for i := range 700 {
@@ -370,7 +372,7 @@ func TestAppendRefuses(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			a := NewArena(NewBudget(1 << 20))
+			a := offheap.NewArena(offheap.NewBudget(1 << 20))
 			defer a.Release()
 			b := NewBuilder(l, a, 0)
 			defer b.Close()
@@ -417,7 +419,7 @@ func TestBrokenArrays(t *testing.T) {
 // TestRowTooLong checks that a row that exceeds 32-bit offsets is an error that names its widest column.
 func TestRowTooLong(t *testing.T) {
 	const size = 1<<31 + 100
-	data, err := unix.Mmap(-1, 0, size, unix.PROT_READ, unix.MAP_ANON|unix.MAP_PRIVATE|mapNoReserve)
+	data, err := unix.Mmap(-1, 0, size, unix.PROT_READ, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		t.Skipf("no address space for a row of 2 GiB: %v", err)
 	}
@@ -438,7 +440,7 @@ func TestRowTooLong(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := NewArena(NewBudget(1 << 40))
+		a := offheap.NewArena(offheap.NewBudget(1 << 40))
 		b := NewBuilder(l, a, 0)
 		err = b.Append(array.NewRecordBatch(s, []arrow.Array{small, array.MakeFromData(wide)}, 2), nil)
 		if err == nil {

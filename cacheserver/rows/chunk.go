@@ -3,7 +3,19 @@
 
 package rows
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/kubeflow/datacache/cacheserver/offheap"
+)
+
+// align is the alignment of every body and buffer, as the Arrow IPC format recommends.
+const align = 64
+
+// padded rounds n up to a multiple of align.
+func padded(n int64) int64 {
+	return (n + align - 1) &^ (align - 1)
+}
 
 // slab is rows laid out in one block of memory: the buffers of an IPC body, with strips in place of the values of the columns that
 // belong to strips, and with integers in the bytes that forms gives.
@@ -44,10 +56,10 @@ func (s *slab) at(buf int) unsafe.Pointer {
 // Chunk holds some rows of a layout in an arena. It is immutable, and valid as long as the arena exists.
 type Chunk struct {
 	slab
-	layout  *Layout
-	arena   *Arena
-	memory  []byte // of the slab
-	*stored        // nil: it is in memory only
+	layout *Layout
+	arena  *offheap.Arena
+	memory []byte          // of the slab
+	stored *offheap.Region // nil: it is in memory only
 }
 
 // Rows is the number of rows, at least 1.

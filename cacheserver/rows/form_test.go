@@ -14,6 +14,8 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 )
 
 // integers are the types that chunks may store in fewer bytes.
@@ -178,8 +180,8 @@ func loadPlain(t *testing.T, s *arrow.Schema, target int, batches ...arrow.Recor
 	for _, n := range l.nodes {
 		n.integer = false
 	}
-	st := store{budget: NewBudget(1 << 40), layout: l}
-	st.arena = NewArena(st.budget)
+	st := store{budget: offheap.NewBudget(1 << 40), layout: l}
+	st.arena = offheap.NewArena(st.budget)
 	b := NewBuilder(l, st.arena, target)
 	defer b.Close()
 	for _, batch := range batches {

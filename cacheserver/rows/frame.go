@@ -3,13 +3,17 @@
 
 package rows
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/kubeflow/datacache/cacheserver/offheap"
+)
 
 // Frame is memory for one chunk after the other, from which rows are copied. Reading a chunk to it costs no new pages of memory, unlike a hold.
 // It is not safe for concurrent use; its user closes it.
 type Frame struct {
 	rows   *Rows
-	arena  *Arena
+	arena  *offheap.Arena
 	memory []byte
 	copier *copier
 	chunk  *Chunk // the current one
@@ -19,7 +23,7 @@ type Frame struct {
 // NewFrame returns a frame for the chunks of r, which it retains.
 func (r *Rows) NewFrame() (*Frame, error) {
 	if !r.Retain() {
-		return nil, ErrReleased
+		return nil, offheap.ErrReleased
 	}
 	f := &Frame{rows: r, copier: newCopier(r.layout)}
 	f.copier.clean, f.copier.packed, f.copier.buffers = true, true, make([]sourceBuffers, r.layout.ids())
@@ -35,7 +39,7 @@ func (f *Frame) Load(chunk int) error {
 		if err := f.grow(len(c.memory)); err != nil {
 			return err
 		}
-		if err := c.backing.ReadChunk(c.number, f.memory[:len(c.memory)]); err != nil {
+		if err := c.stored.Read(f.memory[:len(c.memory)]); err != nil {
 			return err
 		}
 		s.body = f.memory[:len(c.body)]
@@ -54,9 +58,8 @@ func (f *Frame) grow(n int) (err error) {
 		return nil
 	}
 	f.free()
-	f.arena = NewArena(f.rows.arenas[0].budget)
-	f.arena.paged = true
-	f.memory, err = f.arena.alloc(int64(n))
+	f.arena = offheap.NewArena(f.rows.arenas[0].Budget()).Paged()
+	f.memory, err = f.arena.Alloc(int64(n))
 	return err
 }
 
@@ -85,7 +88,7 @@ func (f *Frame) Close() {
 type Run32 struct{ First, Rows uint32 }
 
 // Cut copies rows of the current chunk to a new chunk in an arena.
-func (f *Frame) Cut(a *Arena, runs []Run32) (*Chunk, error) {
+func (f *Frame) Cut(a *offheap.Arena, runs []Run32) (*Chunk, error) {
 	p, l, rows := f.copier, f.rows.layout, int64(0)
 	p.reset()
 	for _, q := range runs {
@@ -95,7 +98,7 @@ func (f *Frame) Cut(a *Arena, runs []Run32) (*Chunk, error) {
 	p.measure(l.nodes, 0)
 	copy(p.forms, f.chunk.forms)
 	length, _ := p.bytes(l.nodes)
-	memory, err := a.alloc(slabSize(l, length))
+	memory, err := a.Alloc(slabSize(l, length))
 	if err != nil {
 		return nil, fmt.Errorf("%d rows of a chunk: %w", rows, err)
 	}
@@ -109,14 +112,5 @@ func (f *Frame) Cut(a *Arena, runs []Run32) (*Chunk, error) {
 
 // holdResident holds the chunk if it is in memory.
 func (c *Chunk) holdResident() bool {
-	if c.stored == nil || c.pinned.Load() {
-		return true
-	}
-	c.arena.mu.Lock()
-	defer c.arena.mu.Unlock()
-	if !c.resident {
-		return false
-	}
-	c.holdLocked()
-	return true
+	return c.stored == nil || c.stored.IsPinned() || c.stored.HoldResident()
 }

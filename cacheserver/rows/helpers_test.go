@@ -19,6 +19,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/extensions"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 )
 
 // batchFromJSON makes a batch of a schema from a JSON array of objects.
@@ -212,8 +214,8 @@ func equalBatches(t testing.TB, what string, got, want arrow.RecordBatch) {
 
 // store holds batches as chunks, as a node does.
 type store struct {
-	budget *Budget
-	arena  *Arena
+	budget *offheap.Budget
+	arena  *offheap.Arena
 	layout *Layout
 	sealed Sealed
 	rows   *Rows
@@ -226,8 +228,8 @@ func load(t testing.TB, s *arrow.Schema, target int, batches ...arrow.RecordBatc
 	if err != nil {
 		t.Fatalf("layout: %v", err)
 	}
-	st := store{budget: NewBudget(1 << 40), layout: l}
-	st.arena = NewArena(st.budget)
+	st := store{budget: offheap.NewBudget(1 << 40), layout: l}
+	st.arena = offheap.NewArena(st.budget)
 	b := NewBuilder(l, st.arena, target)
 	defer b.Close()
 	for i, batch := range batches {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
+
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 )
 
 // FuzzKept appends random rows with random bits: the builder must keep the rows whose bits are set. A plain test run uses the first
@@ -19,12 +21,12 @@ func FuzzKept(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		d := newDice(t, seed)
 		s := d.schema()
-		budget := NewBudget(1 << 40)
+		budget := offheap.NewBudget(1 << 40)
 		l, err := NewLayout(s)
 		if err != nil {
 			t.Fatal(err)
 		}
-		st := store{budget: budget, layout: l, arena: NewArena(budget)}
+		st := store{budget: budget, layout: l, arena: offheap.NewArena(budget)}
 		b := NewBuilder(l, st.arena, 1<<(8+d.IntN(12)))
 		defer b.Close()
 		var want []arrow.RecordBatch
@@ -70,7 +72,7 @@ func TestTooFewBitsToKeep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := NewArena(NewBudget(1 << 30))
+	a := offheap.NewArena(offheap.NewBudget(1 << 30))
 	defer a.Release()
 	b := NewBuilder(l, a, 0)
 	defer b.Close()

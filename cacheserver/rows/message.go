@@ -7,6 +7,8 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 )
 
 // Message is one record batch in the Arrow IPC format. Its receiver calls Release exactly once, after which neither Header nor Body
@@ -30,7 +32,7 @@ func (m Message) Release() {
 // lease is the memory that a message holds: a reference on the rows whose arenas it points into, and possibly a pooled buffer.
 type lease struct {
 	rows      *Rows
-	allowance *Allowance // the capacity of the buffer and the list of slices are reserved in it
+	allowance *offheap.Allowance // the capacity of the buffer and the list of slices are reserved in it
 	buf       []byte
 	listed    int64 // bytes reserved for the list of slices
 	held      held

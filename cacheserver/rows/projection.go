@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 )
 
 // Projection is a selection of columns of a layout, in any order. It is immutable and safe for concurrent use.
@@ -19,7 +21,7 @@ type Projection struct {
 	headers headers
 	narrow  []*node // those of nodes whose values have fewer bytes in messages than in the layout's schema
 
-	allowance *Allowance // the messages' memory is reserved in it; nil: not counted
+	allowance *offheap.Allowance // the messages' memory is reserved in it; nil: not counted
 }
 
 // Project selects columns by their index in the layout's schema, in any order, without duplicates. The number of columns plus an index
@@ -56,7 +58,7 @@ func (l *Layout) Project(columns []int) (*Projection, error) {
 func (l *Layout) All() *Projection { return l.all }
 
 // Within returns the projection for one client, whose messages' memory is reserved in the allowance.
-func (p *Projection) Within(a *Allowance) *Projection {
+func (p *Projection) Within(a *offheap.Allowance) *Projection {
 	within := *p
 	within.allowance = a
 	return &within
@@ -70,7 +72,7 @@ func (p *Projection) messageBytes() int64 {
 	if p.allowance == nil {
 		return usualBytes
 	}
-	return min(usualBytes, p.allowance.size/2)
+	return min(usualBytes, p.allowance.Size()/2)
 }
 
 // Schema is the schema of the messages, in the projection's order.

@@ -11,6 +11,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 )
 
 // Records yields rows [lo, hi) as record batches, each with rows of a single chunk and of about 1 MiB, or half of the
@@ -45,7 +47,7 @@ type messageFeed struct {
 	message Message
 	joined  []byte // a body of several slices, joined
 
-	allowance *Allowance // the capacity of joined is reserved in it
+	allowance *offheap.Allowance // the capacity of joined is reserved in it
 }
 
 // Message implements ipc.MessageReader.

@@ -11,6 +11,8 @@ import (
 	"sort"
 	"sync"
 	"sync/atomic"
+
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 )
 
 // Rows is a sequence of chunks: a node's rows by local index, 0 to Len()-1. It is safe for concurrent use.
@@ -26,7 +28,7 @@ type Rows struct {
 	columns []int64 // the same by column
 	values  []int64 // by node: the number of its values, if they are integers
 	fits    []byte  // see Fits
-	arenas  []*Arena
+	arenas  []*offheap.Arena
 	forms   formTable
 	refs    atomic.Int64
 	stored  bool         // some chunks may be in a backing only
@@ -50,7 +52,7 @@ func NewRows(l *Layout, chunks []*Chunk) (*Rows, error) {
 	r.refs.Store(1)
 	r.buffers, r.ready = make([]sourceBuffers, l.ids()), make([]bool, 2*len(l.columns))
 	r.columns, r.values = make([]int64, len(l.columns)), make([]int64, len(l.nodes))
-	held := map[*Arena]bool{}
+	held := map[*offheap.Arena]bool{}
 	for i, c := range chunks {
 		if !l.equal(c.layout) {
 			r.Release()
@@ -59,7 +61,7 @@ func NewRows(l *Layout, chunks []*Chunk) (*Rows, error) {
 		if !held[c.arena] {
 			if !c.arena.Retain() {
 				r.Release()
-				return nil, fmt.Errorf("chunk %d: %w", i, ErrReleased)
+				return nil, fmt.Errorf("chunk %d: %w", i, offheap.ErrReleased)
 			}
 			held[c.arena] = true
 			r.arenas = append(r.arenas, c.arena)
@@ -82,7 +84,7 @@ func (r *Rows) Len() int64 { return r.starts[len(r.chunks)] }
 func (r *Rows) Bytes() int64 { return r.bytes }
 
 // Retain adds a reference, unless the last one has been released already; then it returns false.
-func (r *Rows) Retain() bool { return retain(&r.refs) }
+func (r *Rows) Retain() bool { return offheap.Retain(&r.refs) }
 
 // Release drops a reference. The last one releases the arenas.
 func (r *Rows) Release() {
@@ -182,7 +184,7 @@ func (r *Rows) enter(p *Projection) error {
 		return fmt.Errorf("projection is of schema %v: the rows have %v", p.layout.schema, r.layout.schema)
 	}
 	if !r.Retain() {
-		return ErrReleased
+		return offheap.ErrReleased
 	}
 	return nil
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 )
 
 func TestRangeRefuses(t *testing.T) {
@@ -132,8 +134,8 @@ func TestLifetime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	budget := NewBudget(1 << 30)
-	a := NewArena(budget)
+	budget := offheap.NewBudget(1 << 30)
+	a := offheap.NewArena(budget)
 	b := NewBuilder(l, a, 4096)
 	if err := b.Append(batch, nil); err != nil {
 		t.Fatal(err)
@@ -171,15 +173,15 @@ func TestLifetime(t *testing.T) {
 	if r.Retain() {
 		t.Error("retain after the last release")
 	}
-	if _, _, err := r.Gather(l.All(), runsOf(0), 1, 1); !errors.Is(err, ErrReleased) {
+	if _, _, err := r.Gather(l.All(), runsOf(0), 1, 1); !errors.Is(err, offheap.ErrReleased) {
 		t.Errorf("gather after the last release: %v", err)
 	}
 	for _, err := range r.Range(l.All(), 0, 1) {
-		if !errors.Is(err, ErrReleased) {
+		if !errors.Is(err, offheap.ErrReleased) {
 			t.Errorf("range after the last release: %v", err)
 		}
 	}
-	if _, err := NewRows(l, sealed.Chunks); !errors.Is(err, ErrReleased) {
+	if _, err := NewRows(l, sealed.Chunks); !errors.Is(err, offheap.ErrReleased) {
 		t.Errorf("rows of released chunks: %v", err)
 	}
 }
@@ -196,8 +198,8 @@ func TestConcurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	budget := NewBudget(1 << 30)
-	a := NewArena(budget)
+	budget := offheap.NewBudget(1 << 30)
+	a := offheap.NewArena(budget)
 	var mu sync.Mutex
 	var chunks []*Chunk
 	var builders sync.WaitGroup

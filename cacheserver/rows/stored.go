@@ -4,20 +4,14 @@
 package rows
 
 import (
-	lists "container/list"
 	"context"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/internal/words"
 )
-
-// PageSize is the unit of the memory of chunks that are stored elsewhere too, so that they can be read with O_DIRECT.
-const PageSize = 4 << 10
 
 // Backing stores the memory of chunks. It is safe for concurrent use.
 type Backing interface {
@@ -26,26 +20,11 @@ type Backing interface {
 	ReadChunk(number int, memory []byte) error
 }
 
-// stored is the state of a chunk whose memory may be dropped, since it is also in a backing. Its addresses stay reserved. While the memory is
-// dropped, they can't be accessed: a read without a hold ends the process instead of returning wrong rows.
-type stored struct {
-	backing Backing
-	number  int // of the chunk in the backing
-	pinned  atomic.Bool
-
-	// Protected by Arena.mu.
-	resident bool
-	holds    int
-	reading  chan struct{}  // closed when the read in progress ends; nil: there is none
-	idle     *lists.Element // in Arena.idle: resident without holds
-}
-
 // Store says that the chunk's memory is also in a backing. From now on it may be dropped when others need room, unless it is held. The
 // arena must be Paged.
 func (c *Chunk) Store(b Backing, number int) {
 	c.spans, c.forms = slices.Clone(c.spans), slices.Clone(c.forms)
-	c.stored = &stored{backing: b, number: number, resident: true, holds: 1}
-	c.drop()
+	c.stored = c.arena.Region(c.memory, readChunk(b, number))
 }
 
 // Memory is what a backing stores of the chunk: its length is a multiple of PageSize if the arena is Paged.
@@ -68,33 +47,25 @@ func (c *Chunk) Stub() Stub {
 }
 
 // Attach makes a chunk again whose memory is in a backing. It reserves nothing until the chunk is read. The arena must be Paged.
-func (a *Arena) Attach(l *Layout, s Stub, b Backing, number int) (*Chunk, error) {
+func (l *Layout) Attach(a *offheap.Arena, s Stub, b Backing, number int) (*Chunk, error) {
 	spans, forms := l.buffers*int(unsafe.Sizeof(span{})), len(l.nodes)*int(unsafe.Sizeof(form{}))
-	if len(s.Form) != spans+forms || s.Body < 0 || s.Memory < slabSize(l, s.Body) || s.Memory%PageSize != 0 || s.Rows < 1 {
+	if len(s.Form) != spans+forms || s.Body < 0 || s.Memory < slabSize(l, s.Body) || s.Memory%offheap.PageSize != 0 || s.Rows < 1 {
 		return nil, fmt.Errorf("chunk %d of %s with %d bytes about its columns: it is of another layout", number, words.ExactBytes(s.Memory), len(s.Form))
 	}
-	memory, err := a.take(int(s.Memory))
+	region, memory, err := a.NewRegion(s.Memory, readChunk(b, number))
 	if err != nil {
-		return nil, fmt.Errorf("map %s: %w", words.ExactBytes(s.Memory), err)
-	}
-	a.mu.Lock()
-	a.reserved -= s.Memory
-	a.mu.Unlock()
-	if err := hide(memory); err != nil {
 		return nil, err
 	}
-	c := &Chunk{layout: l, arena: a, memory: memory, stored: &stored{backing: b, number: number}}
+	c := &Chunk{layout: l, arena: a, memory: memory, stored: region}
 	c.slab = slab{rows: s.Rows, body: memory[:s.Body:s.Body], spans: make([]span, l.buffers), forms: make([]form, len(l.nodes))}
 	copy(bytesOf(c.spans), s.Form)
 	copy(bytesOf(c.forms), s.Form[spans:])
 	return c, nil
 }
 
-// Paged makes the arena allocate in multiples of PageSize, as chunks need that are stored. It must be called before the arena is used.
-func (a *Arena) Paged() *Arena {
-	a.paged = true
-	a.budget.addEvictor(a)
-	return a
+// readChunk returns what fills memory with that of a chunk in a backing.
+func readChunk(b Backing, number int) func([]byte) error {
+	return func(memory []byte) error { return b.ReadChunk(number, memory) }
 }
 
 // hold keeps the chunk's memory until drop; if it was dropped before, hold reads it.
@@ -102,106 +73,14 @@ func (c *Chunk) hold() error {
 	if c.stored == nil {
 		return nil
 	}
-	s, a := c.stored, c.arena
-	for {
-		a.mu.Lock()
-		switch {
-		case s.resident:
-			c.holdLocked()
-			a.mu.Unlock()
-			return nil
-		case s.reading == nil:
-			s.reading = make(chan struct{})
-			a.mu.Unlock()
-			return c.read()
-		}
-		reading := s.reading
-		a.mu.Unlock()
-		<-reading
-	}
-}
-
-// holdLocked holds a chunk that is in memory.
-func (c *Chunk) holdLocked() {
-	c.holds++
-	if c.idle != nil {
-		c.arena.removeIdleLocked(c)
-	}
-}
-
-// read reads the memory for the first holder.
-func (c *Chunk) read() error {
-	s, a, n := c.stored, c.arena, int64(len(c.memory))
-	err := a.budget.Reserve(n)
-	if err == nil {
-		a.budget.mapped.Add(n)
-		if err = unix.Mprotect(c.memory, unix.PROT_READ|unix.PROT_WRITE); err == nil {
-			populate(c.memory)
-			err = s.backing.ReadChunk(s.number, c.memory)
-		}
-		if err != nil {
-			_ = hide(c.memory) // the error of the read says more
-			a.budget.mapped.Add(-n)
-			a.budget.Release(n)
-		}
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	close(s.reading)
-	s.reading = nil
-	if err == nil {
-		s.resident, s.holds = true, 1
-		a.reserved += n
-	}
-	return err
+	return c.stored.Hold()
 }
 
 // drop ends a hold.
 func (c *Chunk) drop() {
-	s, a := c.stored, c.arena
-	if s == nil || s.pinned.Load() {
-		return
+	if c.stored != nil {
+		c.stored.Drop()
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if s.holds--; s.holds == 0 {
-		s.idle = a.idle.PushBack(c)
-		a.budget.evictable.Add(int64(len(c.memory)))
-	}
-}
-
-func (a *Arena) removeIdleLocked(c *Chunk) {
-	a.idle.Remove(c.idle)
-	c.idle = nil
-	a.budget.evictable.Add(-int64(len(c.memory)))
-}
-
-// evict drops the memory of chunks that nobody holds, the longest unused first, until n bytes are free. It returns how many it freed.
-func (a *Arena) evict(n int64) (freed int64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for freed < n && a.idle.Len() > 0 {
-		c := a.idle.Front().Value.(*Chunk)
-		a.removeIdleLocked(c)
-		if err := hide(c.memory); err != nil {
-			panic(fmt.Sprintf("rows: protect memory that is mapped: %v", err))
-		}
-		c.resident = false
-		size := int64(len(c.memory))
-		a.reserved -= size
-		a.budget.mapped.Add(-size)
-		a.budget.Release(size)
-		freed += size
-	}
-	return freed
-}
-
-// hide returns the pages to the kernel and makes their addresses inaccessible.
-func hide(memory []byte) error {
-	if err := unix.Madvise(memory, unix.MADV_DONTNEED); err != nil {
-		return fmt.Errorf("free %s: %w", words.ExactBytes(int64(len(memory))), err)
-	}
-	return unix.Mprotect(memory, unix.PROT_NONE)
 }
 
 // held are the chunks that a gather, and then its message, hold.
@@ -218,7 +97,7 @@ func (h *held) add(r *Rows, pieces []piece) error {
 			continue
 		}
 		last = pieces[i].src
-		if c := r.chunks[last]; c.stored != nil && !c.pinned.Load() && !slices.Contains(*h, c) {
+		if c := r.chunks[last]; c.stored != nil && !c.stored.IsPinned() && !slices.Contains(*h, c) {
 			if err := c.hold(); err != nil {
 				return err
 			}
@@ -251,7 +130,7 @@ func (r *Rows) Stored() (s Stored) {
 		}
 		size := int64(len(c.memory))
 		s.Bytes += size
-		if c.isResident() {
+		if c.stored.IsResident() {
 			s.Resident += size
 		}
 	}
@@ -271,7 +150,7 @@ func (s Chunks) Pin(ctx context.Context, most int64) error {
 	for _, read := range []bool{false, true} {
 		for _, c := range s.rows.chunks {
 			size := int64(len(c.memory))
-			if c.stored == nil || s.rows.pinned.Load()+size > most || c.isResident() == read {
+			if c.stored == nil || s.rows.pinned.Load()+size > most || c.stored.IsResident() == read {
 				continue
 			}
 			if ctx.Err() != nil {
@@ -280,17 +159,11 @@ func (s Chunks) Pin(ctx context.Context, most int64) error {
 			if err := c.hold(); err != nil {
 				return err
 			}
-			c.pinned.Store(true)
+			c.stored.Pin()
 			s.rows.pinned.Add(size)
 		}
 	}
 	return nil
-}
-
-func (c *Chunk) isResident() bool {
-	c.arena.mu.Lock()
-	defer c.arena.mu.Unlock()
-	return c.resident
 }
 
 // Pinned is the number of bytes that Pin keeps in memory.
@@ -299,7 +172,7 @@ func (s Chunks) Pinned() int64 { return s.rows.pinned.Load() }
 // At returns a chunk, and whether it stays in memory.
 func (s Chunks) At(i int) (c *Chunk, stays bool) {
 	c = s.rows.chunks[i]
-	return c, c.stored == nil || c.pinned.Load()
+	return c, c.stored == nil || c.stored.IsPinned()
 }
 
 // Len is the number of chunks.

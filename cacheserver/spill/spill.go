@@ -26,6 +26,7 @@ import (
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/internal/words"
 )
@@ -156,7 +157,7 @@ func (h *Head) encode() ([]byte, error) {
 
 // place sets the offsets of the chunks, and the size of the file, which begins with head bytes.
 func (f *File) place(head int) {
-	f.size = int64(head+rows.PageSize-1) &^ (rows.PageSize - 1)
+	f.size = int64(head+offheap.PageSize-1) &^ (offheap.PageSize - 1)
 	for i := range f.head.Chunks {
 		f.head.Chunks[i].offset = f.size
 		f.size += f.head.Chunks[i].Memory
@@ -178,10 +179,10 @@ type File struct {
 func (f *File) Head() *Head { return &f.head }
 
 // Attach makes the chunks of the file, which backing reads: the file itself, or what reads it. They are read when they are needed.
-func (f *File) Attach(l *rows.Layout, a *rows.Arena, backing rows.Backing) (rows.Sealed, error) {
+func (f *File) Attach(l *rows.Layout, a *offheap.Arena, backing rows.Backing) (rows.Sealed, error) {
 	sealed := rows.Sealed{Rows: f.head.Rows, Bytes: f.head.Bytes, Hash: f.head.Hash}
 	for i, c := range f.head.Chunks {
-		chunk, err := a.Attach(l, c.Stub, backing, i)
+		chunk, err := l.Attach(a, c.Stub, backing, i)
 		if err != nil {
 			return rows.Sealed{}, fmt.Errorf("spill file %s: %w", f.name, err)
 		}
@@ -224,9 +225,9 @@ func (f *File) write(head []byte, chunks []*rows.Chunk) (err error) {
 
 // pages returns zeroed memory of whole pages with room for n bytes.
 func pages(n int) []byte {
-	whole := (n + rows.PageSize - 1) &^ (rows.PageSize - 1)
-	b := make([]byte, whole+rows.PageSize)
-	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (rows.PageSize - 1))
+	whole := (n + offheap.PageSize - 1) &^ (offheap.PageSize - 1)
+	b := make([]byte, whole+offheap.PageSize)
+	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (offheap.PageSize - 1))
 	return b[skip : skip+whole]
 }
 
@@ -256,7 +257,7 @@ func (d *Dir) Open(plan string, split int) (*File, error) {
 }
 
 func (f *File) readHead(file *os.File) error {
-	first := pages(rows.PageSize)
+	first := pages(offheap.PageSize)
 	if _, err := file.ReadAt(first, 0); err != nil {
 		return err
 	}

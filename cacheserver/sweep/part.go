@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 )
 
@@ -22,9 +23,9 @@ type Part struct {
 	Ends []int      // see Walk
 
 	stream   *Stream
-	arena    *rows.Arena
+	arena    *offheap.Arena
 	chunks   []int32      // with rows of the part, ascending
-	first    []int32      // by index in chunks: the first run of groups; then their number
+	first    []int32      // by index in chunks: where its runs begin in groups; one more: where the last ones end
 	groups   []rows.Run32 // runs within a chunk, by chunk
 	bytes    int64        // estimate of the bytes in arena once it is complete
 	overhead int64        // bytes reserved for all this

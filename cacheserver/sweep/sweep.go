@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 )
 
@@ -39,8 +40,8 @@ type Walk func(rows int) (runs []rows.Run, ends []int, last bool)
 // Sweep reads the chunks of some rows for streams. Make it with New; it is safe for concurrent use. It holds no memory without streams.
 type Sweep struct {
 	rows    *rows.Rows
-	budget  *rows.Budget
-	blocks  *rows.Blocks
+	budget  *offheap.Budget
+	blocks  *offheap.Blocks
 	memory  int64 // of the parts of all streams
 	mean    int64 // bytes of a row
 	most    int   // number of workers
@@ -60,9 +61,9 @@ type Sweep struct {
 
 // New returns the sweep over r, whose streams' parts together take at most memory bytes of the budget. It reads as many chunks at a time as fit in
 // reading bytes. Close frees it.
-func New(r *rows.Rows, budget *rows.Budget, memory, reading int64) *Sweep {
+func New(r *rows.Rows, budget *offheap.Budget, memory, reading int64) *Sweep {
 	most := min(max(int(reading/max(1, r.Chunks().Largest())), 1), mostWorkers)
-	s := &Sweep{rows: r, most: most, blocks: rows.NewBlocks(budget), budget: budget, memory: memory, mean: r.Bytes() / max(1, r.Len()), streams: map[*Stream]bool{}, accounts: map[*account]int{}, parked: map[string]*Stream{}, pending: make([]int32, r.Chunks().Len())}
+	s := &Sweep{rows: r, most: most, blocks: offheap.NewBlocks(budget), budget: budget, memory: memory, mean: r.Bytes() / max(1, r.Len()), streams: map[*Stream]bool{}, accounts: map[*account]int{}, parked: map[string]*Stream{}, pending: make([]int32, r.Chunks().Len())}
 	s.changed = sync.NewCond(&s.mu)
 	return s
 }
@@ -176,7 +177,7 @@ func (s *Sweep) visit(frame *rows.Frame, chunk int, wanted []wish) {
 		w := wanted[i]
 		cut[i], err = frame.Cut(w.part.arena, w.part.groups[w.part.first[w.group]:w.part.first[w.group+1]])
 	}
-	var full *rows.ExhaustedError
+	var full *offheap.ExhaustedError
 	noRoom := errors.As(err, &full)
 	if noRoom {
 		time.Sleep(memoryPoll)

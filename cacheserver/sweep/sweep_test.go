@@ -16,13 +16,14 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/spill"
 )
 
 // table is the same rows twice: in memory, and in files.
 type table struct {
-	budget *rows.Budget // of the stored ones
+	budget *offheap.Budget // of the stored ones
 	plain  *rows.Rows
 	stored *rows.Rows
 	layout *rows.Layout
@@ -84,10 +85,10 @@ func newTable(t testing.TB, r *rand.Rand, splits, n int, limit int64) *table {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tb := &table{budget: rows.NewBudget(limit), layout: layout}
+	tb := &table{budget: offheap.NewBudget(limit), layout: layout}
 	dir := spill.New(t.TempDir(), 0, 0)
-	build, plain, stored := rows.NewArena(rows.NewBudget(1<<40)).Paged(), []*rows.Chunk(nil), []*rows.Chunk(nil)
-	arena := rows.NewArena(tb.budget).Paged()
+	build, plain, stored := offheap.NewArena(offheap.NewBudget(1<<40)).Paged(), []*rows.Chunk(nil), []*rows.Chunk(nil)
+	arena := offheap.NewArena(tb.budget).Paged()
 	for split := range splits {
 		b := rows.NewBuilder(layout, build, 64<<10)
 		for i := range 4 {

@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
-	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/internal/authority"
 )
 
@@ -54,7 +54,7 @@ func TestAuthority(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "ca.pem")
 			writeCA(t, path)
 			secured := TLS{Authority: path, Plain: true}
-			server, err := NewServer(transport, secured, rows.NewBudget(1<<30).Clients(), ops.NewMetrics(), slog.New(slog.DiscardHandler))
+			server, err := NewServer(transport, secured, offheap.NewBudget(1<<30).Clients(), ops.NewMetrics(), slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
-	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
@@ -28,7 +28,7 @@ func TestTransports(t *testing.T) {
 	for _, transport := range []Implementation{H2, GRPC} {
 		t.Run(string(transport), func(t *testing.T) {
 			t.Parallel()
-			server, err := NewServer(transport, TLS{}, rows.NewBudget(1<<30).Clients(), ops.NewMetrics(), slog.New(slog.DiscardHandler))
+			server, err := NewServer(transport, TLS{}, offheap.NewBudget(1<<30).Clients(), ops.NewMetrics(), slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/fair"
 	"github.com/kubeflow/datacache/cacheserver/node/serve"
-	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/spill"
 	"github.com/kubeflow/datacache/internal/command"
 	"github.com/kubeflow/datacache/internal/reload"
@@ -42,7 +42,7 @@ func (f *dataFlags) register(flags *pflag.FlagSet, env command.Env) {
 }
 
 // budget returns the memory limit, and how much of it the indexes of filters may use.
-func (f *dataFlags) budget() (budget *rows.Budget, filters int64, err error) {
+func (f *dataFlags) budget() (budget *offheap.Budget, filters int64, err error) {
 	bytes, err := command.ParseMemory(f.memory)
 	if err != nil {
 		return nil, 0, fmt.Errorf("--memory-limit: %w", err)
@@ -54,7 +54,7 @@ func (f *dataFlags) budget() (budget *rows.Budget, filters int64, err error) {
 	if err != nil {
 		return nil, 0, fmt.Errorf("--filter-memory: %w", err)
 	}
-	return rows.NewBudget(bytes).Keep(min(bytes/16, 256<<20)), filters, nil
+	return offheap.NewBudget(bytes).Keep(min(bytes/16, 256<<20)), filters, nil
 }
 
 // spill returns the folder for rows of a data node on disk; nil if there is none.

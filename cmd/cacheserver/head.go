@@ -12,7 +12,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/head"
-	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/internal/command"
 )
 
@@ -40,7 +40,7 @@ func headCommand(env command.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			serve.Budget = rows.NewBudget(assign.HeadClients).Keep(assign.HeadClients / 4)
+			serve.Budget = offheap.NewBudget(assign.HeadClients).Keep(assign.HeadClients / 4)
 			flush, err := serve.start(cmd.Context(), env, cmd.Name(), src)
 			if err != nil {
 				return err

@@ -22,9 +22,9 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/local"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/role"
-	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/icetest"
@@ -137,7 +137,7 @@ func runLocal(t *testing.T, cfg role.Config) (flight, web string) {
 	return runServer(t, func(ctx context.Context, flight, web net.Listener) (proctest.Server, error) {
 		cfg.Flight, cfg.HTTP, cfg.Grace = flight, web, time.Second
 		cfg.Log, cfg.Metrics = slog.New(slog.DiscardHandler), ops.NewMetrics()
-		cfg.Budget = cmp.Or(cfg.Budget, rows.NewBudget(1<<28))
+		cfg.Budget = cmp.Or(cfg.Budget, offheap.NewBudget(1<<28))
 		return local.New(ctx, local.Config{Config: cfg, Nodes: 2})
 	})
 }

@@ -23,9 +23,9 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/role"
-	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
@@ -115,7 +115,7 @@ func waitingHead(t *testing.T, namespace string) {
 	store := objstore.New(objstore.Config{})
 	_, web := runServer(t, func(_ context.Context, flight, web net.Listener) (proctest.Server, error) {
 		return head.New(head.Config{Nodes: 2, Config: role.Config{
-			Flight: flight, HTTP: web, Budget: rows.NewBudget(1 << 28), Store: store, Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: lake.Metadata()}},
+			Flight: flight, HTTP: web, Budget: offheap.NewBudget(1 << 28), Store: store, Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: lake.Metadata()}},
 			Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
 		}})
 	})

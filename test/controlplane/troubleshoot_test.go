@@ -24,9 +24,9 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/role"
-	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/icetest"
@@ -232,7 +232,7 @@ func alone(t *testing.T, joinTimeout time.Duration) (web string) {
 	location := iceberg.Location{Metadata: icetest.Local(t).Plain("events", 2, 1, 10, 10).Metadata()}
 	_, web = runServer(t, func(_ context.Context, flight, web net.Listener) (proctest.Server, error) {
 		return head.New(head.Config{Nodes: 2, JoinTimeout: joinTimeout, Config: role.Config{
-			Flight: flight, HTTP: web, Budget: rows.NewBudget(1 << 28), Grace: time.Millisecond, Store: store,
+			Flight: flight, HTTP: web, Budget: offheap.NewBudget(1 << 28), Grace: time.Millisecond, Store: store,
 			Source: &iceberg.Source{Store: store, Location: location}, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
 		}})
 	})
@@ -289,7 +289,7 @@ func limited(t *testing.T) string {
 	t.Helper()
 	store := objstore.New(objstore.Config{})
 	location := iceberg.Location{Metadata: icetest.Local(t).Plain("events", 2, 4, 20_000, 1000).Metadata()}
-	_, web := runLocal(t, role.Config{Store: store, Budget: rows.NewBudget(1 << 20), Source: &iceberg.Source{Store: store, Location: location}})
+	_, web := runLocal(t, role.Config{Store: store, Budget: offheap.NewBudget(1 << 20), Source: &iceberg.Source{Store: store, Location: location}})
 	return web
 }
 

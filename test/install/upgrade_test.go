@@ -26,9 +26,9 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/cacheserver/local"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/role"
-	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/controller/workload"
 	"github.com/kubeflow/datacache/internal/wellknown"
@@ -120,7 +120,7 @@ func head(t *testing.T) string {
 	store := objstore.New(objstore.Config{})
 	proctest.RunServer(t, func(ctx context.Context) (proctest.Server, error) {
 		return local.New(ctx, local.Config{Nodes: 2, Config: role.Config{
-			Flight: listen(0), HTTP: listen(wellknown.HTTPPort), Budget: rows.NewBudget(1 << 28), Store: store,
+			Flight: listen(0), HTTP: listen(wellknown.HTTPPort), Budget: offheap.NewBudget(1 << 28), Store: store,
 			Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: table.Metadata()}}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
 		}})
 	})

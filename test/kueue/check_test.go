@@ -37,9 +37,9 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/local"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/role"
-	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/controller"
 	"github.com/kubeflow/datacache/internal/diagnose"
@@ -126,7 +126,7 @@ func runHead(t *testing.T, nodes bool) (web string) {
 	}
 	store := objstore.New(objstore.Config{})
 	cfg := role.Config{
-		Flight: listen(), HTTP: listen(), Grace: time.Millisecond, Budget: rows.NewBudget(1 << 28), Store: store,
+		Flight: listen(), HTTP: listen(), Grace: time.Millisecond, Budget: offheap.NewBudget(1 << 28), Store: store,
 		Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: table.Metadata()}},
 		Log:    slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/role"
-	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/test/kit/proctest"
@@ -52,7 +52,7 @@ func startHead(t *testing.T, metadata string, selection iceberg.Selection, nodes
 	flight, web := listen(t), listen(t)
 	c.flight, c.head = flight.Addr().String(), "http://"+web.Addr().String()
 	h, err := head.New(head.Config{Nodes: nodes, Config: role.Config{
-		Flight: flight, HTTP: web, Budget: rows.NewBudget(256 << 20), Store: store, Source: c.source, Grace: time.Millisecond,
+		Flight: flight, HTTP: web, Budget: offheap.NewBudget(256 << 20), Store: store, Source: c.source, Grace: time.Millisecond,
 		Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
 	}})
 	if err != nil {
@@ -67,7 +67,7 @@ func (c *cluster) startNode(index int) (url string, stop func()) {
 	c.t.Helper()
 	flight, web := listen(c.t), listen(c.t)
 	n, err := node.New(node.Config{Index: index, Head: c.flight, Advertise: flight.Addr().String(), Config: role.Config{
-		Flight: flight, HTTP: web, Budget: rows.NewBudget(256 << 20),
+		Flight: flight, HTTP: web, Budget: offheap.NewBudget(256 << 20),
 		Store: c.store, Source: c.source, Grace: time.Millisecond, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
 	}})
 	if err != nil {

@@ -26,9 +26,9 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/role"
-	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/files"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
@@ -130,12 +130,12 @@ func (t table) Open(context.Context, source.Version, *source.Buffers) (source.Da
 func (t table) Retry(error) source.Retry { return source.Soon }
 
 // budget is that of a data node, or of a head.
-func (c config) budget() *rows.Budget {
+func (c config) budget() *offheap.Budget {
 	if c.Join != "" {
-		return rows.NewBudget(256 << 20)
+		return offheap.NewBudget(256 << 20)
 	}
 	memory := cmp.Or(c.Memory, 128<<20)
-	return rows.NewBudget(memory).Keep(memory / 4)
+	return offheap.NewBudget(memory).Keep(memory / 4)
 }
 
 // run runs a head, or a data node, until standard input ends. It prints its two addresses.

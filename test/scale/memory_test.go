@@ -12,11 +12,11 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/role"
-	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
@@ -28,7 +28,7 @@ func TestClientsDoNotDisplaceNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := config{Nodes: 2, Splits: 10}
-	budget := rows.NewBudget(16 << 20)
+	budget := offheap.NewBudget(16 << 20)
 	h := proctest.RunServer(t, func(context.Context) (*head.Head, error) {
 		return head.New(head.Config{Nodes: c.Nodes, NodeTimeout: time.Minute, Config: role.Config{
 			Flight: listener, Source: table{c}, Store: objstore.New(objstore.Config{}), Secret: "secret", Budget: budget,

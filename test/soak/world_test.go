@@ -18,10 +18,10 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/role"
-	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
@@ -77,13 +77,13 @@ type process struct {
 	host   *host
 	began  time.Time
 	cancel context.CancelFunc
-	down   bool          // killed or stopped, and not restarted
-	downAt time.Time     // when
-	ended  chan struct{} // closed when Start has returned
-	err    error         // the error that Start returned
-	head   *head.Head    // if it is a head
-	node   *node.Node    // if it is a data node
-	budget *rows.Budget  // likewise
+	down   bool            // killed or stopped, and not restarted
+	downAt time.Time       // when
+	ended  chan struct{}   // closed when Start has returned
+	err    error           // the error that Start returned
+	head   *head.Head      // if it is a head
+	node   *node.Node      // if it is a data node
+	budget *offheap.Budget // likewise
 }
 
 // running reports whether the process has not ended. It is safe for concurrent use.
@@ -137,7 +137,7 @@ func (w *world) startHead() {
 		}
 		table := w.table(p)
 		p.head, err = head.New(head.Config{Nodes: len(w.nodes), TicketTTL: ticketTTL, Config: role.Config{
-			Flight: listener, Budget: rows.NewBudget(256 << 20), Store: table.Store, Source: table,
+			Flight: listener, Budget: offheap.NewBudget(256 << 20), Store: table.Store, Source: table,
 			Secret: secret, Grace: 2 * time.Second, Log: w.log.logger("head"), Metrics: ops.NewMetrics(),
 		}})
 		if err != nil {
@@ -177,7 +177,7 @@ func (w *world) nodeAt(i int, address, secret string) *process {
 		if err != nil {
 			return nil, err
 		}
-		p.budget = rows.NewBudget(nodeMemory)
+		p.budget = offheap.NewBudget(nodeMemory)
 		table := w.table(p)
 		p.node, err = node.New(node.Config{Index: i, Head: headAddr, Advertise: address, Workers: 2, Dial: p.host.dial, Config: role.Config{
 			Flight: listener, Budget: p.budget, Store: table.Store, Source: table,

@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/pick"
-	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/work"
 	"github.com/kubeflow/datacache/internal/words"
 )
@@ -24,7 +24,7 @@ import (
 // Set is the indexes of filters over the rows of an assignment. Those that no stream uses are dropped, least recently used first, when
 // another one needs the memory. It is safe for concurrent use.
 type Set struct {
-	budget  *rows.Budget
+	budget  *offheap.Budget
 	limit   int64 // bytes of all indexes
 	metrics *ops.Metrics
 	pool    *work.Pool      // evaluates filters
@@ -58,7 +58,7 @@ type index struct {
 }
 
 // New makes a set of indexes that together take at most limit bytes, within the budget. Indexes are made, by pool, until ctx ends.
-func New(ctx context.Context, budget *rows.Budget, limit int64, pool *work.Pool, metrics *ops.Metrics) *Set {
+func New(ctx context.Context, budget *offheap.Budget, limit int64, pool *work.Pool, metrics *ops.Metrics) *Set {
 	return &Set{
 		budget: budget, limit: limit, metrics: metrics, pool: pool, ctx: ctx,
 		held: map[string]*index{}, builds: map[string]*build{}, making: map[*pending]bool{}, made: make(chan struct{}),
@@ -212,12 +212,12 @@ func (x *Set) largeLocked() (bytes int64) {
 
 // allow reserves memory for a step of evaluating a filter. All steps together get at most a quarter of what they leave free, unless this one
 // runs alone.
-func (x *Set) allow(n int64, alone bool) (*rows.Allowance, error) {
+func (x *Set) allow(n int64, alone bool) (*offheap.Allowance, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	clients := x.budget.Clients()
 	if free := clients.Free(); !alone && x.working+n > (free+x.working)/4 {
-		return nil, &rows.ExhaustedError{Need: n, Used: x.budget.Used(), Limit: x.budget.Limit(), Most: free / 4}
+		return nil, &offheap.ExhaustedError{Need: n, Used: x.budget.Used(), Limit: x.budget.Limit(), Most: free / 4}
 	}
 	allowance, err := clients.Allow(n)
 	if err == nil {
@@ -227,7 +227,7 @@ func (x *Set) allow(n int64, alone bool) (*rows.Allowance, error) {
 }
 
 // disallow releases the memory of a step.
-func (x *Set) disallow(a *rows.Allowance, n int64) {
+func (x *Set) disallow(a *offheap.Allowance, n int64) {
 	a.Close()
 	x.mu.Lock()
 	defer x.mu.Unlock()

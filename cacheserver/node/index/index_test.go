@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/pick"
-	"github.com/kubeflow/datacache/cacheserver/rows"
 )
 
 // keepIndex makes and keeps an index of 10,000 rows; it returns the ids that were dropped for it.
@@ -38,7 +38,7 @@ func keepIndex(t *testing.T, x *Set, id string) ([]string, error) {
 }
 
 func TestIdleIndexesAreDroppedForOthers(t *testing.T) {
-	budget := rows.NewBudget(1 << 20)
+	budget := offheap.NewBudget(1 << 20)
 	x := New(t.Context(), budget, 6000, nil, ops.NewMetrics()) // an index takes 1408 bytes, and 2556 while it is made
 	for _, id := range []string{"a", "b", "c"} {
 		if dropped, err := keepIndex(t, x, id); err != nil || len(dropped) > 0 {
@@ -81,7 +81,7 @@ func TestIdleIndexesAreDroppedForOthers(t *testing.T) {
 }
 
 func TestIndexesRespectTheMemoryLimit(t *testing.T) {
-	budget := rows.NewBudget(2 * pick.MaxBytes(10_000))
+	budget := offheap.NewBudget(2 * pick.MaxBytes(10_000))
 	x := New(t.Context(), budget, 1<<30, nil, ops.NewMetrics())
 	if _, err := keepIndex(t, x, "a"); err != nil {
 		t.Fatal(err)

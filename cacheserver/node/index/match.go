@@ -15,6 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
 
 	"github.com/kubeflow/datacache/cacheserver/filter"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/pick"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/rows"
@@ -167,7 +168,7 @@ func stepRows(terms int) int64 {
 }
 
 // match sets the bits of rows [lo, hi).
-func (f compiledFilter) match(all *rows.Rows, allowance *rows.Allowance, lo, hi int64, bits []byte) (err error) {
+func (f compiledFilter) match(all *rows.Rows, allowance *offheap.Allowance, lo, hi int64, bits []byte) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("filter: evaluating rows %d to %d failed: %v\n%s", lo, hi, r, debug.Stack())

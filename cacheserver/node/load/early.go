@@ -9,6 +9,7 @@ import (
 	"sort"
 	"sync"
 
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
@@ -154,7 +155,7 @@ func (e *Early) Rows(ctx context.Context, runs []rows.Run) (in *rows.Rows, found
 	}
 	if e.all != nil {
 		if !e.all.Retain() {
-			return nil, nil, false, rows.ErrReleased
+			return nil, nil, false, offheap.ErrReleased
 		}
 		return e.all, runs, true, nil
 	}

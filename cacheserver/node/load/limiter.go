@@ -9,7 +9,7 @@ import (
 	"runtime"
 	"sync"
 
-	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
@@ -107,7 +107,7 @@ func (n need) working() int64 { return n.compressed + n.decoding }
 // admission is the place of a split among those that are loaded. Its memory for loading is reserved until end.
 type admission struct {
 	limiter *Limiter
-	budget  *rows.Budget
+	budget  *offheap.Budget
 	need    need
 	number  int64 // of admissions up to this one
 	alone   bool  // no other was admitted and not ended at the time
@@ -115,7 +115,7 @@ type admission struct {
 
 // admit waits until there is room for loading a split and its rows, as far as estimates tell. If none is admitted, it only reserves the
 // memory for loading; if that fails, it returns the budget's error.
-func (w *Limiter) admit(ctx context.Context, budget *rows.Budget, estimate func() need) (*admission, error) {
+func (w *Limiter) admit(ctx context.Context, budget *offheap.Budget, estimate func() need) (*admission, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	defer context.AfterFunc(ctx, func() {
@@ -149,7 +149,7 @@ func (w *Limiter) admit(ctx context.Context, budget *rows.Budget, estimate func(
 
 // countLocked counts n more admitted splits, or fewer. Buffers that no admitted split needs are unmapped, and the Go heap is kept within what
 // the budget leaves besides rows and decoding.
-func (w *Limiter) countLocked(n int64, of need, budget *rows.Budget) {
+func (w *Limiter) countLocked(n int64, of need, budget *offheap.Budget) {
 	w.admitted += int(n)
 	w.decoding += n * of.decoding
 	w.expected += n * of.rows

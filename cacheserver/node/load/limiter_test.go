@@ -15,6 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
@@ -97,7 +98,7 @@ func TestAdmissionsKeepRoomForRows(t *testing.T) {
 		"two, before estimates are good": {limit: 1 << 20, rows: 60, guessed: true, want: 2},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w, budget := NewLimiter(), rows.NewBudget(test.limit)
+			w, budget := NewLimiter(), offheap.NewBudget(test.limit)
 			ctx, stop := context.WithCancel(t.Context())
 			var admissions sync.Map
 			var all sync.WaitGroup
@@ -139,7 +140,7 @@ func TestRetreatsEnd(t *testing.T) {
 		"room for nine of 20": {limit: 9*100 + 50, want: 9},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w, budget := NewLimiter(), rows.NewBudget(test.limit)
+			w, budget := NewLimiter(), offheap.NewBudget(test.limit)
 			defer w.load()()
 			var group errgroup.Group
 			var loaded, retreats atomic.Int64
@@ -174,7 +175,7 @@ func TestRetreatsEnd(t *testing.T) {
 				})
 			}
 			err := group.Wait()
-			var full *rows.ExhaustedError
+			var full *offheap.ExhaustedError
 			if loaded.Load() != test.want || (err != nil) != (test.want < 20) || err != nil && !errors.As(err, &full) {
 				t.Errorf("%s: %d were loaded, error %v; want %d", name, loaded.Load(), err, test.want)
 			}

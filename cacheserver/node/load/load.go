@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/retry"
@@ -41,7 +42,7 @@ type Config struct {
 type load struct {
 	*Config
 	spec     peer.Assign
-	arena    *rows.Arena
+	arena    *offheap.Arena
 	progress *Progress
 	early    *Early
 
@@ -57,7 +58,7 @@ type load struct {
 }
 
 // Run opens the assigned version and loads all splits into the arena. It records its progress, and in early what is loaded.
-func Run(ctx context.Context, cfg *Config, spec peer.Assign, arena *rows.Arena, progress *Progress, early *Early) (*rows.Layout, *rows.Rows, error) {
+func Run(ctx context.Context, cfg *Config, spec peer.Assign, arena *offheap.Arena, progress *Progress, early *Early) (*rows.Layout, *rows.Rows, error) {
 	l := &load{Config: cfg, spec: spec, arena: arena, progress: progress, early: early, sealed: make([]rows.Sealed, spec.Splits)}
 	var err error
 	if l.splits, err = source.DecodeSplits(spec.Part); err != nil {
@@ -190,7 +191,7 @@ func (l *load) loadSplit(ctx context.Context, index int) error {
 			return noRoomForOne(err)
 		}
 		err = l.fetchAndDecode(ctx, index, admission)
-		var full *rows.ExhaustedError
+		var full *offheap.ExhaustedError
 		again := errors.As(err, &full) && admission.retreat()
 		admission.end()
 		if !again {
@@ -312,7 +313,7 @@ func (l *load) explain(split source.Split, err error) error {
 // noRoom adds to an exhausted budget what there was no room for, and what can be done besides raising the limit. Other errors are
 // returned unchanged.
 func noRoom(err error, what, advice string) error {
-	var full *rows.ExhaustedError
+	var full *offheap.ExhaustedError
 	if !errors.As(err, &full) {
 		return err
 	}
@@ -323,7 +324,7 @@ func noRoom(err error, what, advice string) error {
 
 // noRoomError explains an exhausted budget.
 type noRoomError struct {
-	full *rows.ExhaustedError
+	full *offheap.ExhaustedError
 	text string
 }
 
@@ -342,6 +343,6 @@ func (l *load) mayPass(err error) bool {
 	if may == source.Soon {
 		return true
 	}
-	var full *rows.ExhaustedError
+	var full *offheap.ExhaustedError
 	return l.spec.Ready && (may == source.OnceMended || errors.As(err, &full))
 }

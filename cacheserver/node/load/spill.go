@@ -14,6 +14,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/spill"
@@ -153,7 +154,7 @@ func (b *backing) decodeAgain(number int, memory []byte) error {
 	defer l.again.Unlock()
 	one := &load{
 		spec: l.spec, splits: l.splits, layout: l.layout, progress: &Progress{}, sealed: make([]rows.Sealed, len(l.splits)),
-		arena: rows.NewArena(l.Budget).Paged(), early: NewEarly(len(l.splits)),
+		arena: offheap.NewArena(l.Budget).Paged(), early: NewEarly(len(l.splits)),
 	}
 	cfg := *l.Config
 	one.Config, cfg.Spill = &cfg, nil

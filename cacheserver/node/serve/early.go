@@ -78,7 +78,7 @@ func (s *sender) await(runs []rows.Run, count int) (in *rows.Rows, found []rows.
 		return nil, nil, nil, earlyRefusal(s.stream.Context(), err)
 	}
 	s.loading += time.Since(begin)
-	s.begin = s.begin.Add(time.Since(begin)) // the node did not work on the message
+	s.begin = s.begin.Add(time.Since(begin)) // the time that a message took leaves out the wait
 	if all {
 		s.Rows, s.Early = in, nil // released at the end of the stream
 		return in, runs, func() {}, nil

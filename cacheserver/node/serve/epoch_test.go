@@ -18,6 +18,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/fair"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/role"
@@ -104,7 +105,7 @@ func (d deaf) SendMsg(any) error { return nil }
 // released at the end.
 func TestStreamsShareMemory(t *testing.T) {
 	const limit, kept = 64 << 20, 16 << 20
-	budget := rows.NewBudget(limit).Keep(kept)
+	budget := offheap.NewBudget(limit).Keep(kept)
 	if err := budget.Reserve(limit - kept); err != nil {
 		t.Fatal(err)
 	}

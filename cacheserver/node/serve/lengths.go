@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 )
 
@@ -22,7 +23,7 @@ const (
 
 // Lengths calls use with the lengths of the node's rows among the next positions of the ticket's sequence, in its order. The ticket's only
 // column is one of lengths.
-func (l Lent) Lengths(clients rows.Clients, positions uint64, use func([]int32)) error {
+func (l Lent) Lengths(clients offheap.Clients, positions uint64, use func([]int32)) error {
 	walk, err := l.walk()
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "ticket: %v", err)

@@ -8,7 +8,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 )
 
 const (
@@ -52,7 +52,7 @@ func (srv *Server) withMemory(ctx context.Context, reserve func() error) error {
 	defer srv.waiting.Add(-1)
 	for end := time.Now().Add(memoryWait); ; {
 		err := reserve()
-		var full *rows.ExhaustedError
+		var full *offheap.ExhaustedError
 		if !errors.As(err, &full) || full.Need > srv.cfg.Budget.Heap()/4 || time.Now().After(end) {
 			return err
 		}

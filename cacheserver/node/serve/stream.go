@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/fair"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
 	"github.com/kubeflow/datacache/cacheserver/rows"
@@ -30,7 +31,7 @@ type sender struct {
 	server    *Server
 	turn      *fair.Stream
 	observers observers
-	memory    *rows.Allowance
+	memory    *offheap.Allowance
 	most      int64         // maximum bytes of a message, unless a single row is longer
 	loading   time.Duration // that the next message has waited for the load
 	begin     time.Time     // when the node started working on the next message
@@ -104,7 +105,7 @@ func refusal(err error, format string, args ...any) error {
 		return err
 	}
 	code := codes.Internal
-	var full *rows.ExhaustedError
+	var full *offheap.ExhaustedError
 	if errors.As(err, &full) {
 		code = codes.ResourceExhausted
 	}

@@ -72,7 +72,7 @@ func sweepKey(t protocol.Ticket) string {
 	t.Incarnation, t.Expires, t.Columns = "", 0, nil // parts have all columns
 	key, err := json.Marshal(t)
 	if err != nil {
-		return "" // without a name, nothing is begun ahead
+		return "" // Open then prepares no parts of the next epoch
 	}
 	return string(key)
 }

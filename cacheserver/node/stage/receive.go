@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
 	"github.com/kubeflow/datacache/cacheserver/rows"
@@ -240,7 +241,7 @@ func (s *Stage) answer(stream grpc.ServerStream, p *put, made *part) error {
 
 // refusal returns the status for an error.
 func refusal(err error) error {
-	var full *rows.ExhaustedError
+	var full *offheap.ExhaustedError
 	switch {
 	case errors.As(err, &full):
 		return status.Errorf(codes.ResourceExhausted, "put: %v", err)

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
@@ -24,7 +25,7 @@ import (
 // Config configures a stage. All fields are required.
 type Config struct {
 	Node   int // index of the data node
-	Budget *rows.Budget
+	Budget *offheap.Budget
 	Signer protocol.Signer
 	Log    *slog.Logger
 	// Gone is called when the rows of a published put are not to be read any more.
@@ -46,7 +47,7 @@ type Stage struct {
 type put struct {
 	peer.Put
 	layout *rows.Layout
-	arena  *rows.Arena
+	arena  *offheap.Arena
 	ended  context.Context // of its streams; canceled when the put is freed
 	end    context.CancelFunc
 
@@ -90,7 +91,7 @@ func (s *Stage) Open(of peer.Put) {
 		return
 	}
 	ended, end := context.WithCancel(context.Background()) //nolint:forbidigo // ends with Unput
-	s.puts[of.ID] = &put{Put: of, layout: layout, arena: rows.NewArena(s.cfg.Budget), ended: ended, end: end, parts: map[int][]*part{}}
+	s.puts[of.ID] = &put{Put: of, layout: layout, arena: offheap.NewArena(s.cfg.Budget), ended: ended, end: end, parts: map[int][]*part{}}
 	close(s.opened)
 	s.opened = make(chan struct{})
 }

@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
@@ -126,9 +127,9 @@ func batch(t testing.TB, lo, hi int) arrow.RecordBatch {
 }
 
 // open returns a stage of data node 1 of 2, which knows a put of 4 parts, and its ticket.
-func open(t *testing.T) (s *Stage, budget *rows.Budget, ticket string) {
+func open(t *testing.T) (s *Stage, budget *offheap.Budget, ticket string) {
 	t.Helper()
-	budget = rows.NewBudget(1 << 30)
+	budget = offheap.NewBudget(1 << 30)
 	signer := protocol.NewSigner([]byte("key"))
 	s = New(Config{Node: 1, Budget: budget, Signer: signer, Log: slog.New(slog.DiscardHandler), Gone: func(string) {}})
 	s.Open(peer.Put{ID: "put-1", Name: "a", Parts: 4, Nodes: 2, Schema: rows.SchemaHeader(schema)})
@@ -272,7 +273,7 @@ func TestRefused(t *testing.T) {
 	if budget.Used() != 0 {
 		t.Errorf("%d bytes in use", budget.Used())
 	}
-	used := rows.NewBudget(1 << 20)
+	used := offheap.NewBudget(1 << 20)
 	full := New(Config{Node: 1, Budget: used, Signer: s.cfg.Signer, Log: s.cfg.Log, Gone: s.cfg.Gone})
 	full.Open(peer.Put{ID: "put-1", Parts: 4, Nodes: 2, Schema: rows.SchemaHeader(schema)})
 	if err := full.Receive(&stream{ctx: t.Context(), messages: write(t, command(ticket, 2, 1), good)}); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "needed") {
@@ -300,7 +301,7 @@ func take(schema, rowsOf []byte) {
 	if err != nil {
 		return
 	}
-	arena := rows.NewArena(rows.NewBudget(64 << 20))
+	arena := offheap.NewArena(offheap.NewBudget(64 << 20))
 	defer arena.Release()
 	in.put, in.builder, in.content = &put{layout: layout}, rows.NewBuilder(layout, arena, 0), layout.NewContent()
 	defer in.builder.Close()

@@ -405,7 +405,7 @@ class DataCache(Readable):
             except CALL_ERRORS as second:
                 if code_of(second) != "INVALID_ARGUMENT":
                     raise
-                raise error from second  # an older head, which knows no early answers
+                raise error from second  # the head is of a release without the field: the cache loads
 
     def _call_get_flight_info(self, asked: Mapping[str, Any], stop: Stop | None) -> fl.FlightInfo:
         descriptor = fl.FlightDescriptor.for_command(self._command(asked))

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package rows
+package offheap
 
 import (
 	"cmp"
@@ -97,6 +97,13 @@ func (c Clients) Allow(size int64) (*Allowance, error) {
 		return nil, err
 	}
 	return &Allowance{clients: c, size: size}, nil
+}
+
+// Size is the number of bytes that are reserved from the start; 0 once the allowance is closed.
+func (a *Allowance) Size() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.size
 }
 
 // Reserve reserves n bytes; if they don't fit, it reserves nothing and returns an *[ExhaustedError].

@@ -1,7 +1,9 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package rows
+// Package offheap is memory outside of the Go heap, all of which is reserved in a budget: arenas that are freed as a whole, and regions of them
+// that may be dropped and read again.
+package offheap
 
 import (
 	lists "container/list"
@@ -17,14 +19,16 @@ import (
 )
 
 const (
-	align      = 64       // alignment of every body and buffer, as the Arrow IPC format recommends
 	hugePage   = 2 << 20  // huge page size of x86-64, and of arm64 with 4 KiB pages
 	regionSize = 64 << 20 // address space mapped at a time; pages are only touched when they are used
 	ownRegion  = 16 << 20 // bodies of at least this size get their own mapping
 )
 
-// ErrReleased is returned for a request for memory of an arena, or for rows of a Rows, after its last release.
-var ErrReleased = errors.New("rows: used after its last release")
+// ErrReleased is returned by what has references after its last release.
+var ErrReleased = errors.New("used after its last release")
+
+// PageSize is the unit of the memory of arenas that are Paged, so that it can be read with O_DIRECT.
+const PageSize = 4 << 10
 
 // Arena allocates memory outside the Go heap that is written once and freed as a whole. Every byte is reserved in the budget before
 // it is mapped. It is safe for concurrent use.
@@ -42,13 +46,23 @@ type Arena struct {
 	free     []byte   // the unused rest of the newest shared region
 	reserved int64
 	blocks   [][]byte   // of the pool
-	idle     lists.List // of *Chunk: stored ones that nobody holds, the longest unused first
+	idle     lists.List // of *Region: those in memory that nobody holds, the longest unused first
 }
 
 // NewArena makes an empty arena, without mapping anything.
 func NewArena(budget *Budget) *Arena {
 	a := &Arena{budget: budget}
 	a.refs.Store(1)
+	return a
+}
+
+// Budget is the budget in which the arena reserves its memory.
+func (a *Arena) Budget() *Budget { return a.budget }
+
+// Paged makes the arena allocate in multiples of PageSize, as regions need. It must be called before the arena is used.
+func (a *Arena) Paged() *Arena {
+	a.paged = true
+	a.budget.addEvictor(a)
 	return a
 }
 
@@ -61,7 +75,7 @@ func (a *Arena) Bytes() int64 {
 
 // Retain adds a reference, unless the last one has been released already; then it returns false.
 func (a *Arena) Retain() bool {
-	return retain(&a.refs)
+	return Retain(&a.refs)
 }
 
 // Release drops a reference. The last one unmaps the memory: slices of it must not be used any more.
@@ -71,8 +85,8 @@ func (a *Arena) Release() {
 	}
 }
 
-// alloc reserves and maps n bytes, zeroed unless they are of a pool; n is a multiple of align.
-func (a *Arena) alloc(n int64) ([]byte, error) {
+// Alloc reserves and maps n bytes, zeroed unless they are of a pool. They begin at a multiple of 64, as Arrow recommends, if n always is one.
+func (a *Arena) Alloc(n int64) ([]byte, error) {
 	if a.paged {
 		n = (n + PageSize - 1) &^ (PageSize - 1)
 	}
@@ -92,9 +106,9 @@ func (a *Arena) alloc(n int64) ([]byte, error) {
 	return b, nil
 }
 
-// discard returns the memory of an allocation, which must not be used any more, to the kernel and to the budget. Its addresses are not used
+// Discard returns the memory of an allocation, which must not be used any more, to the kernel and to the budget. Its addresses are not used
 // again.
-func (a *Arena) discard(b []byte) {
+func (a *Arena) Discard(b []byte) {
 	n := int64(len(b))
 	if pages := wholePages(b); len(pages) > 0 {
 		// This is only advice: if the kernel declines, the memory stays mapped until the arena is released.
@@ -159,8 +173,8 @@ func (a *Arena) mapLocked(n int) ([]byte, error) {
 	return b, nil
 }
 
-// trim returns the unused end of the last, partly used huge page to the kernel, so that many small arenas don't each take 2 MiB.
-func (a *Arena) trim() {
+// Trim returns the unused end of the last, partly used huge page to the kernel, so that many small arenas don't each take 2 MiB.
+func (a *Arena) Trim() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.trimLocked()
@@ -182,11 +196,11 @@ func (a *Arena) unmap() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for a.idle.Len() > 0 {
-		a.removeIdleLocked(a.idle.Front().Value.(*Chunk))
+		a.idle.Front().Value.(*Region).wakeLocked()
 	}
 	for _, r := range a.regions {
 		if err := unix.Munmap(r); err != nil {
-			panic(fmt.Sprintf("rows: unmap of a region that was mapped: %v", err))
+			panic(fmt.Sprintf("offheap: unmap of a region that was mapped: %v", err))
 		}
 	}
 	if a.pool != nil {
@@ -198,8 +212,8 @@ func (a *Arena) unmap() {
 	a.regions, a.free, a.reserved = nil, nil, 0
 }
 
-// retain increments a count that is still above zero.
-func retain(refs *atomic.Int64) bool {
+// Retain increments a count of references that is still above zero; otherwise it returns false.
+func Retain(refs *atomic.Int64) bool {
 	for {
 		n := refs.Load()
 		if n <= 0 {
@@ -209,9 +223,4 @@ func retain(refs *atomic.Int64) bool {
 			return true
 		}
 	}
-}
-
-// padded rounds n up to a multiple of align.
-func padded(n int64) int64 {
-	return (n + align - 1) &^ (align - 1)
 }

@@ -3,7 +3,7 @@
 
 //go:build unix && !linux
 
-package rows
+package offheap
 
 const mapNoReserve = 0
 

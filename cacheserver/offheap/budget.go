@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package rows
+package offheap
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ type Budget struct {
 	clients atomic.Int64 // the part of used that Clients reserved
 	mapped  atomic.Int64 // the part of used that arenas reserved
 
-	evictable atomic.Int64 // the part of mapped that arenas can free at once: chunks that are stored elsewhere and that nobody holds
+	evictable atomic.Int64 // the part of mapped that arenas can free at once: regions that nobody holds, and blocks that no arena uses
 
 	mu       sync.Mutex
 	evictors []evictor

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package head
+package packing
 
 import (
 	"context"
@@ -13,39 +13,38 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/pack"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
-	"github.com/kubeflow/datacache/cacheserver/rows"
 )
 
 // plannedWindows returns windows over many rows of 100 tokens, and counts the reads of their lengths.
-func plannedWindows(budget *rows.Budget, reads *atomic.Int64, before func(ctx context.Context) error) (*windows, *view, protocol.Request) {
-	p := newWindows(&cluster{}, budget.Clients())
-	p.lengths = func(ctx context.Context, _ *view, _ protocol.Request, _ int, from, to uint64) (s sequence, err error) {
+func plannedWindows(budget *offheap.Budget, reads *atomic.Int64, before func(ctx context.Context) error) (*Windows, Rows, protocol.Request) {
+	lengths := func(ctx context.Context, from, to uint64) (s Sequence, err error) {
 		reads.Add(1)
 		for row := from; row < to; row++ {
-			s.rows, s.lengths = append(s.rows, int64(row)), append(s.lengths, 100)
+			s.Rows, s.Lengths = append(s.Rows, int64(row)), append(s.Lengths, 100)
 		}
 		return s, before(ctx)
 	}
 	law := pack.Law{Tokens: 1000, Packs: 100, Window: 1, Multiple: 1, Quadratic: 1, Long: pack.Refuse}
-	return p, &view{rows: 1 << 40, plan: &tablePlan{}}, protocol.Request{Epoch: epoch.Epoch{GlobalBatch: 1}, Packs: &protocol.Packs{Law: law}}
+	return New(budget.Clients()), Rows{Len: 1 << 40, Lengths: lengths}, protocol.Request{Epoch: epoch.Epoch{GlobalBatch: 1}, Packs: &protocol.Packs{Law: law}}
 }
 
 func TestManyRanksPlanAWindowOnce(t *testing.T) {
 	var reads atomic.Int64
-	budget := rows.NewBudget(1 << 30)
-	p, v, r := plannedWindows(budget, &reads, func(context.Context) error { return nil })
+	budget := offheap.NewBudget(1 << 30)
+	p, of, r := plannedWindows(budget, &reads, func(context.Context) error { return nil })
 	var ranks sync.WaitGroup
 	for rank := range uint64(32) {
 		ranks.Go(func() {
-			w, err := p.get(t.Context(), v, r, 0, 1000)
+			w, err := p.Get(t.Context(), of, r, 1000)
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			if own := w.share(0, epoch.Share{Rank: rank, World: 32}); len(own) != 4 || w.plan.Rows != 1000 {
-				t.Errorf("rank %d has packs %v of %d rows", rank, own, w.plan.Rows)
+			if own := w.Share(0, epoch.Share{Rank: rank, World: 32}); len(own) != 4 || w.Rows != 1000 {
+				t.Errorf("rank %d has packs %v of %d rows", rank, own, w.Rows)
 			}
 		})
 	}
@@ -54,7 +53,7 @@ func TestManyRanksPlanAWindowOnce(t *testing.T) {
 		t.Errorf("the lengths were read %d times for one window", got)
 	}
 	for i := range uint64(4000) {
-		if _, err := p.get(t.Context(), v, r, 0, i*1000); err != nil {
+		if _, err := p.Get(t.Context(), of, r, i*1000); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -69,7 +68,7 @@ func TestManyRanksPlanAWindowOnce(t *testing.T) {
 func TestAWindowOfACancelledRankIsPlannedForTheOthers(t *testing.T) {
 	var reads atomic.Int64
 	begun := make(chan struct{})
-	p, v, r := plannedWindows(rows.NewBudget(1<<30), &reads, func(ctx context.Context) error {
+	p, of, r := plannedWindows(offheap.NewBudget(1<<30), &reads, func(ctx context.Context) error {
 		if reads.Load() > 1 {
 			return nil
 		}
@@ -80,13 +79,13 @@ func TestAWindowOfACancelledRankIsPlannedForTheOthers(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var first sync.WaitGroup
 	first.Go(func() {
-		if _, err := p.get(ctx, v, r, 0, 0); status.Code(err) != codes.Canceled {
+		if _, err := p.Get(ctx, of, r, 0); status.Code(err) != codes.Canceled {
 			t.Errorf("%v: want CANCELED", err)
 		}
 	})
 	<-begun
 	first.Go(func() {
-		if w, err := p.get(t.Context(), v, r, 0, 0); err != nil || w.plan.Rows != 1000 {
+		if w, err := p.Get(t.Context(), of, r, 0); err != nil || w.Rows != 1000 {
 			t.Errorf("the second rank: %v", err)
 		}
 	})
@@ -96,22 +95,22 @@ func TestAWindowOfACancelledRankIsPlannedForTheOthers(t *testing.T) {
 
 func TestPlansAreWithinMemory(t *testing.T) {
 	var reads atomic.Int64
-	budget := rows.NewBudget(2 << 20)
-	p, v, r := plannedWindows(budget, &reads, func(context.Context) error { return nil })
+	budget := offheap.NewBudget(2 << 20)
+	p, of, r := plannedWindows(budget, &reads, func(context.Context) error { return nil })
 	r.Packs.Packs = 1 << 14
-	if _, err := p.get(t.Context(), v, r, 0, 0); status.Code(err) != codes.ResourceExhausted || budget.Used() != 0 {
+	if _, err := p.Get(t.Context(), of, r, 0); status.Code(err) != codes.ResourceExhausted || budget.Used() != 0 {
 		t.Errorf("%v, %d bytes reserved: want RESOURCE_EXHAUSTED", err, budget.Used())
 	}
 	r.Packs.Packs = 100
 	for i := range uint64(200) {
-		if _, err := p.get(t.Context(), v, r, 0, i*1000); err != nil {
+		if _, err := p.Get(t.Context(), of, r, i*1000); err != nil {
 			t.Fatalf("window %d: %v: want older windows dropped", i, err)
 		}
 	}
-	p, v, r = plannedWindows(rows.NewBudget(1<<30), &reads, func(context.Context) error { return nil })
+	p, of, r = plannedWindows(offheap.NewBudget(1<<30), &reads, func(context.Context) error { return nil })
 	r.Packs.Packs = 1 << 16
 	r.Packs.Tokens = 10_000
-	if _, err := p.get(t.Context(), v, r, 0, 0); status.Code(err) != codes.FailedPrecondition {
+	if _, err := p.Get(t.Context(), of, r, 0); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("%v: want FAILED_PRECONDITION for 6 million rows", err)
 	}
 }

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package rows
+package offheap
 
 import (
 	"fmt"
@@ -80,7 +80,7 @@ func (b *Blocks) evict(n int64) (freed int64) {
 		for freed < n && len(b.free[size]) > 0 {
 			last := len(b.free[size]) - 1
 			if err := unix.Munmap(b.free[size][last]); err != nil {
-				panic(fmt.Sprintf("rows: unmap of a block that was mapped: %v", err))
+				panic(fmt.Sprintf("offheap: unmap of a block that was mapped: %v", err))
 			}
 			b.free[size] = b.free[size][:last]
 			b.budget.evictable.Add(-int64(size))

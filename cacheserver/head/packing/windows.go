@@ -1,12 +1,14 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package head
+// Package packing plans the packs of windows of rows, each window once for all ranks that ask.
+package packing
 
 import (
 	"container/list"
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"sync"
@@ -16,16 +18,18 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/pack"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
-	"github.com/kubeflow/datacache/cacheserver/rows"
 )
 
 const (
 	// windowsMemory bounds the windows that a head keeps.
 	windowsMemory = 64 << 20
-	// mostPlanned is how many windows may be planned at a time, and mostWindowRows how many rows one may have.
-	mostPlanned, mostWindowRows = 8, 1 << 20
+	// MostPlanned is how many windows may be planned at a time.
+	MostPlanned = 8
+	// mostWindowRows is how many rows a window may have.
+	mostWindowRows = 1 << 20
 	// rowBytes, packBytes and tokenBytes are the memory that a row, a pack and a token of a pack take while a window is planned. A plan takes
 	// pieceBytes for each piece, and no more than packBytes for a pack.
 	rowBytes, packBytes, pieceBytes, tokenBytes = 96, 64, 12, 8
@@ -37,26 +41,48 @@ const (
 	usualMean = 512
 )
 
-// windows are the windows of packs that a head has planned, the last used of them. It is safe for concurrent use.
-type windows struct {
-	lengths func(ctx context.Context, v *view, r protocol.Request, column int, from, to uint64) (sequence, error)
-	count   func(ctx context.Context, v *view, column int, most int32) (long, error)
-	clients rows.Clients
+// Rows is what is packed: the rows of a request's selection, in its order. All fields are required.
+type Rows struct {
+	Fingerprint string // of the selection
+	Len         int64
+	Column      int // of the lengths
+	// Lengths returns the rows at the positions [from, to), and their lengths.
+	Lengths func(ctx context.Context, from, to uint64) (Sequence, error)
+	// Longer counts the rows that have more than most tokens.
+	Longer func(ctx context.Context, most int32) (Long, error)
+}
+
+// Sequence is rows in some order, and their lengths.
+type Sequence struct {
+	Rows    []int64 // of the selection
+	Lengths []int32
+}
+
+// Long is the rows that are too long.
+type Long struct {
+	Count  int64
+	Row    int64 // of the first; -1 if it is not known
+	Length int32 // of the first
+}
+
+// Windows are the windows of packs that were planned, the last used of them. Make it with New; it is safe for concurrent use.
+type Windows struct {
+	clients offheap.Clients
 	working *semaphore.Weighted
 
 	mu    sync.Mutex
-	held  map[windowKey]*window
+	held  map[windowKey]*Window
 	used  *list.List // of the keys of those that are planned, the last used first
 	bytes int64      // of these
 	mean  float64    // length of the rows that were read last
 
-	counted map[countKey]long
+	counted map[countKey]Long
 }
 
-func newWindows(c *cluster, clients rows.Clients) *windows {
-	most := min(mostPlanned, max(1, runtime.GOMAXPROCS(0)/2))
-	m := measures{c}
-	return &windows{lengths: m.lengths, count: m.longRows, clients: clients, working: semaphore.NewWeighted(int64(most)), held: map[windowKey]*window{}, used: list.New(), mean: usualMean, counted: map[countKey]long{}}
+// New returns no windows yet. Their memory is that of clients.
+func New(clients offheap.Clients) *Windows {
+	most := min(MostPlanned, max(1, runtime.GOMAXPROCS(0)/2))
+	return &Windows{clients: clients, working: semaphore.NewWeighted(int64(most)), held: map[windowKey]*Window{}, used: list.New(), mean: usualMean, counted: map[countKey]Long{}}
 }
 
 // windowKey is what a window depends on.
@@ -75,17 +101,9 @@ type countKey struct {
 	most   int32
 }
 
-// fingerprint is that of the rows of the selection.
-func (v *view) fingerprint() string {
-	if v.selection != nil {
-		return v.selection.fingerprint
-	}
-	return v.plan.dataset.Fingerprint
-}
-
-// longRows counts the rows that have more than most tokens.
-func (p *windows) longRows(ctx context.Context, v *view, column int, most int32) (long, error) {
-	key := countKey{v.fingerprint(), column, most}
+// Longer counts the rows that have more than most tokens.
+func (p *Windows) Longer(ctx context.Context, of Rows, most int32) (Long, error) {
+	key := countKey{of.Fingerprint, of.Column, most}
 	p.mu.Lock()
 	found, ok := p.counted[key]
 	p.mu.Unlock()
@@ -96,7 +114,7 @@ func (p *windows) longRows(ctx context.Context, v *view, column int, most int32)
 		return found, status.FromContextError(err).Err()
 	}
 	defer p.working.Release(1)
-	found, err := p.count(ctx, v, column, most)
+	found, err := of.Longer(ctx, most)
 	if err != nil {
 		return found, err
 	}
@@ -109,32 +127,32 @@ func (p *windows) longRows(ctx context.Context, v *view, column int, most int32)
 	return found, nil
 }
 
-// window is a window that is being planned or, once ready is closed, is planned or could not be.
-type window struct {
+// Window is a window that is being planned or, once ready is closed, is planned or could not be.
+type Window struct {
 	ready chan struct{}
 	err   error
-	plan  *plan
-	use   *list.Element // in the list of used ones; nil before it is planned; protected by the mu of windows
+	*Plan               // nil until then
+	use   *list.Element // in the list of used ones; nil before it is planned; protected by the mu of Windows
 
 	mu    sync.Mutex
 	world uint64 // for which dealt is
 	dealt []pack.Dealt
 }
 
-// plan is what is planned of a window. It is immutable.
-type plan struct {
+// Plan is what is planned of a window. It is immutable.
+type Plan struct {
 	*pack.Window
-	rows  []int64               // of the selection, by their place in the window
-	steps []protocol.PackedStep // without what depends on a rank
+	Numbers []int64               // of the rows in the selection, by their place in the window
+	About   []protocol.PackedStep // without what depends on a rank
 }
 
 // size is the memory that the plan takes.
-func (p *plan) size() int64 {
-	return int64(len(p.rows))*8 + int64(len(p.Pieces))*pieceBytes + int64(len(p.Ends))*packBytes
+func (p *Plan) size() int64 {
+	return int64(len(p.Numbers))*8 + int64(len(p.Pieces))*pieceBytes + int64(len(p.Ends))*packBytes
 }
 
 // describe sets the steps of a plan whose window begins at a position.
-func (p *plan) describe(position uint64) {
+func (p *Plan) describe(position uint64) {
 	for step := range p.Steps() {
 		one := protocol.PackedStep{Position: position, Step: step, Next: [2]uint64{position, uint64(step + 1)}}
 		if step == 0 {
@@ -150,33 +168,33 @@ func (p *plan) describe(position uint64) {
 				one.Tokens += int64(piece.Length)
 			}
 		}
-		p.steps = append(p.steps, one)
+		p.About = append(p.About, one)
 	}
 }
 
-// share returns the packs of a rank of a step, by micro-batch; -1: none.
-func (w *window) share(step int, s epoch.Share) []int32 {
+// Share returns the packs of a rank of a step, by micro-batch; -1: none.
+func (w *Window) Share(step int, s epoch.Share) []int32 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.world != s.World {
 		w.world, w.dealt = s.World, nil
-		for i := range w.plan.Steps() {
-			first, end := w.plan.Step(i)
-			w.dealt = append(w.dealt, pack.Deal(w.plan.Costs[first:end], s.World))
+		for i := range w.Steps() {
+			first, end := w.Step(i)
+			w.dealt = append(w.dealt, pack.Deal(w.Costs[first:end], s.World))
 		}
 	}
 	return w.dealt[step].Of(s.Rank)
 }
 
-// get returns the window of a request that begins at a position. Requests for the same window wait for the first one of them.
-func (p *windows) get(ctx context.Context, v *view, r protocol.Request, column int, position uint64) (*window, error) {
-	key := windowKey{v.fingerprint(), r.Epoch, r.Packs.Law, column, position}
+// Get returns the window of a request that begins at a position. Requests for the same window wait for the first one of them.
+func (p *Windows) Get(ctx context.Context, of Rows, r protocol.Request, position uint64) (*Window, error) {
+	key := windowKey{of.Fingerprint, r.Epoch, r.Packs.Law, of.Column, position}
 	for {
 		p.mu.Lock()
 		w := p.held[key]
 		first := w == nil
 		if first {
-			w = &window{ready: make(chan struct{})}
+			w = &Window{ready: make(chan struct{})}
 			p.held[key] = w
 		}
 		if w.use != nil {
@@ -184,7 +202,7 @@ func (p *windows) get(ctx context.Context, v *view, r protocol.Request, column i
 		}
 		p.mu.Unlock()
 		if first {
-			made, err := p.make(ctx, v, r, column, position)
+			made, err := p.make(ctx, of, r, position)
 			p.keep(key, w, made, err)
 		}
 		select {
@@ -200,10 +218,10 @@ func (p *windows) get(ctx context.Context, v *view, r protocol.Request, column i
 
 // keep sets the plan of a window, or why there is none. It drops the windows that were not used for the longest time, and one without a plan at
 // once.
-func (p *windows) keep(key windowKey, w *window, made *plan, err error) {
+func (p *Windows) keep(key windowKey, w *Window, made *Plan, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w.plan, w.err = made, err
+	w.Plan, w.err = made, err
 	close(w.ready)
 	if err != nil {
 		delete(p.held, key)
@@ -216,21 +234,21 @@ func (p *windows) keep(key windowKey, w *window, made *plan, err error) {
 }
 
 // dropLocked drops the window that was not used for the longest time; false: there is none.
-func (p *windows) dropLocked() bool {
+func (p *Windows) dropLocked() bool {
 	last := p.used.Back()
 	if last == nil {
 		return false
 	}
 	oldest := p.used.Remove(last).(windowKey)
-	size := p.held[oldest].plan.size()
+	size := p.held[oldest].size()
 	delete(p.held, oldest)
 	p.bytes -= size
 	p.clients.Release(size)
 	return true
 }
 
-// reserve reserves memory, for which it drops windows if need be.
-func (p *windows) reserve(bytes int64) error {
+// Reserve reserves memory, for which it drops windows if need be.
+func (p *Windows) Reserve(bytes int64) error {
 	for {
 		err := p.clients.Extend(bytes)
 		if err == nil {
@@ -246,7 +264,7 @@ func (p *windows) reserve(bytes int64) error {
 }
 
 // make plans a window: it reads the lengths of the next rows and packs them. The memory of the plan stays reserved.
-func (p *windows) make(ctx context.Context, v *view, r protocol.Request, column int, position uint64) (made *plan, err error) {
+func (p *Windows) make(ctx context.Context, of Rows, r protocol.Request, position uint64) (made *Plan, err error) {
 	if err := p.working.Acquire(ctx, 1); err != nil {
 		return nil, status.FromContextError(err).Err()
 	}
@@ -259,69 +277,85 @@ func (p *windows) make(ctx context.Context, v *view, r protocol.Request, column 
 		p.clients.Release(taken)
 	}()
 	reserve := func(bytes int64) error {
-		err := p.reserve(bytes)
+		err := p.Reserve(bytes)
 		if err == nil {
 			taken += bytes
 		}
 		return err
 	}
-	all, err := p.read(ctx, v, r, column, position, reserve)
+	all, err := p.read(ctx, of, r, position, reserve)
 	if err != nil {
 		return nil, err
 	}
-	packed, err := r.Packs.Pack(all.lengths, r.Epoch.Seed, r.Epoch.Number, position)
+	packed, err := r.Packs.Pack(all.Lengths, r.Epoch.Seed, r.Epoch.Number, position)
 	var tooLong *pack.LongError
 	if errors.As(err, &tooLong) {
-		return nil, longError(r, long{1, all.rows[tooLong.Row], tooLong.Length}, 0)
+		return nil, LongError(r, Long{1, all.Rows[tooLong.Row], tooLong.Length}, 0)
 	}
 	if err != nil {
 		return nil, err
 	}
-	made = &plan{Window: packed, rows: slices.Clone(all.rows[:packed.Rows])}
+	made = &Plan{Window: packed, Numbers: slices.Clone(all.Rows[:packed.Rows])}
 	made.describe(position)
 	return made, nil
 }
 
 // read reads the lengths of the rows of a window, and of some more rows.
-func (p *windows) read(ctx context.Context, v *view, r protocol.Request, column int, position uint64, reserve func(int64) error) (all sequence, err error) {
+func (p *Windows) read(ctx context.Context, of Rows, r protocol.Request, position uint64, reserve func(int64) error) (all Sequence, err error) {
 	packs := r.Packs.Room() / int64(r.Packs.Tokens)
 	if err := reserve(packs*(packBytes+2*pieceBytes) + int64(r.Packs.Tokens)*tokenBytes); err != nil {
 		return all, err
 	}
-	for tokens, room := int64(0), r.Packs.Room(); tokens <= room && position+uint64(len(all.rows)) < uint64(v.rows); {
-		next := position + uint64(len(all.rows))
-		count := min(uint64(v.rows)-next, p.ahead(room-tokens))
-		if len(all.rows)+int(count) > mostWindowRows {
+	for tokens, room := int64(0), r.Packs.Room(); tokens <= room && position+uint64(len(all.Rows)) < uint64(of.Len); {
+		next := position + uint64(len(all.Rows))
+		count := min(uint64(of.Len)-next, p.ahead(room-tokens))
+		if len(all.Rows)+int(count) > mostWindowRows {
 			return all, status.Errorf(codes.FailedPrecondition, "packs: the window at position %d has more than %d rows: use fewer tokens, packs or steps of a window", position, mostWindowRows)
 		}
 		if err := reserve(int64(count) * rowBytes); err != nil {
 			return all, err
 		}
-		some, err := p.lengths(ctx, v, r, column, next, next+count)
+		some, err := of.Lengths(ctx, next, next+count)
 		if err != nil {
 			return all, err
 		}
 		sum := int64(0)
-		for _, length := range some.lengths {
+		for _, length := range some.Lengths {
 			sum += r.Packs.Size(length)
 		}
 		tokens += sum
 		p.setMean(float64(sum) / float64(count))
-		all.rows, all.lengths = append(all.rows, some.rows...), append(all.lengths, some.lengths...)
+		all.Rows, all.Lengths = append(all.Rows, some.Rows...), append(all.Lengths, some.Lengths...)
 	}
 	return all, nil
 }
 
 // ahead is how many rows' lengths to read next, to have some tokens more.
-func (p *windows) ahead(tokens int64) uint64 {
+func (p *Windows) ahead(tokens int64) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	rows := float64(tokens) / max(p.mean, 1)
 	return uint64(min(max(rows*1.02+32, leastRead), mostRead))
 }
 
-func (p *windows) setMean(mean float64) {
+func (p *Windows) setMean(mean float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mean = mean
+}
+
+// LongError is the error of a request whose rows are too long.
+func LongError(r protocol.Request, found Long, rows int64) error {
+	which, limit := "one has", fmt.Sprintf("tokens = %d", r.Packs.Tokens)
+	if found.Row >= 0 {
+		which = fmt.Sprintf("row %d has", found.Row)
+	}
+	if rows > 0 {
+		which = fmt.Sprintf("%d of %d rows are too long, of which %s", found.Count, rows, which)
+	}
+	if r.Packs.Long == pack.Split {
+		limit = fmt.Sprintf("the packs of a window have, %d", r.Packs.Room())
+	}
+	return status.Errorf(codes.InvalidArgument, `command: column %q: %s %d tokens, more than %s: set long to "split", "truncate" or "drop", use more tokens, or leave the rows out with a filter`,
+		r.Packs.Column, which, found.Length, limit)
 }

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package rows
+package offheap
 
 import (
 	"errors"
@@ -81,12 +81,12 @@ func TestArena(t *testing.T) {
 	a := NewArena(b)
 	total, seen := int64(0), map[*byte]bool{}
 	for _, n := range []int64{64, 4 << 20, 128, ownRegion, 63 << 20, ownRegion - 64, ownRegion + 64, 30 << 20, 64} {
-		m, err := a.alloc(n)
+		m, err := a.Alloc(n)
 		if err != nil {
 			t.Fatalf("alloc %d: %v", n, err)
 		}
 		total += n
-		if int64(len(m)) != n || uintptr(unsafe.Pointer(&m[0]))%align != 0 || seen[&m[0]] {
+		if int64(len(m)) != n || uintptr(unsafe.Pointer(&m[0]))%64 != 0 || seen[&m[0]] {
 			t.Fatalf("alloc %d: %d bytes at %p", n, len(m), &m[0])
 		}
 		seen[&m[0]] = true
@@ -99,7 +99,7 @@ func TestArena(t *testing.T) {
 		if b.Used() != total || a.Bytes() != total {
 			t.Fatalf("after %d: budget %d, arena %d, want %d", n, b.Used(), a.Bytes(), total)
 		}
-		a.trim()
+		a.Trim()
 	}
 	if !a.Retain() {
 		t.Fatal("retain of a live arena fails")
@@ -115,7 +115,7 @@ func TestArena(t *testing.T) {
 	if a.Retain() {
 		t.Error("retain after the last release")
 	}
-	if _, err := a.alloc(64); !errors.Is(err, ErrReleased) || b.Used() != 0 {
+	if _, err := a.Alloc(64); !errors.Is(err, ErrReleased) || b.Used() != 0 {
 		t.Errorf("alloc after the last release: %v, used %d", err, b.Used())
 	}
 }
@@ -124,18 +124,18 @@ func TestArenaRefuses(t *testing.T) {
 	b := NewBudget(1000)
 	a := NewArena(b)
 	defer a.Release()
-	if _, err := a.alloc(960); err != nil {
+	if _, err := a.Alloc(960); err != nil {
 		t.Fatal(err)
 	}
 	var full *ExhaustedError
-	if _, err := a.alloc(64); !errors.As(err, &full) || full.Used != 960 || full.Need != 64 || full.Limit != 1000 {
+	if _, err := a.Alloc(64); !errors.As(err, &full) || full.Used != 960 || full.Need != 64 || full.Limit != 1000 {
 		t.Fatalf("past the limit: %v", err)
 	}
 	if b.Used() != 960 {
 		t.Fatalf("a refused alloc took %d bytes", b.Used()-960)
 	}
 	b.Release(64)
-	if _, err := a.alloc(64); err != nil {
+	if _, err := a.Alloc(64); err != nil {
 		t.Fatalf("after room was made: %v", err)
 	}
 	if err := b.Reserve(64); err == nil {
@@ -157,14 +157,14 @@ func TestArenaResident(t *testing.T) {
 	var arenas []*Arena
 	for range count {
 		a := NewArena(b)
-		m, err := a.alloc(size)
+		m, err := a.Alloc(size)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i := 0; i < len(m); i += 4096 {
 			m[i] = 1
 		}
-		a.trim()
+		a.Trim()
 		arenas = append(arenas, a)
 	}
 	full := resident(t) - before
