@@ -42,7 +42,7 @@ func (h *Head) serveNode(stream peer.HeadStream) error {
 	}
 	reason := status.Convert(err).Message()
 	tell := h.cfg.Log.Warn
-	if h.cluster.leave(s, reason, time.Now()) {
+	if h.cluster.leave(s, reason, time.Now()) || h.cfg.OneProcess { // in one process nodes stop with the head, in any order
 		tell = h.cfg.Log.Info
 	}
 	tell("a data node left", "node", s.index, "address", first.Hello.Address, "reason", reason)

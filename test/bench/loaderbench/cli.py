@@ -63,7 +63,12 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", type=words(measures), default=measures, help=f"of {','.join(measures)}")
     parser.add_argument("--nodes", type=int, default=2, help="data nodes of our server (default 2)")
     parser.add_argument("--cap", type=float, default=2.5, help="CPU-seconds of one reading (default %(default)s)")
-    parser.add_argument("--memory", type=fractions, default=[], help="instead, epochs with memory for these fractions of the table, 0.5,0.25 for example (as root)")
+    parser.add_argument(
+        "--memory",
+        type=fractions,
+        default=[],
+        help="instead, epochs with memory for these fractions of the table, 0.5,0.25 for example (as root)",
+    )
     parser.add_argument("--wall", type=float, default=20.0, help="seconds of one reading with --memory (default 20)")
     parser.add_argument("--server", type=Path, default=machine.REPOSITORY / "bin" / "cacheserver")
     parser.add_argument("--data", type=Path, default=cache / "datacache" / "bench-loader", help="where tables are kept")
@@ -101,7 +106,9 @@ class Session:
         self.tables: list[Table] = []
         self.loaders: dict[str, str] = {}  # descriptions by loader
         self._chosen, self._progress = chosen, progress
-        self._setup = Setup(chosen.only, chosen.workers, chosen.repeat, chosen.peer_repeat, chosen.cap, chosen.memory, chosen.wall)
+        self._setup = Setup(
+            chosen.only, chosen.workers, chosen.repeat, chosen.peer_repeat, chosen.cap, chosen.memory, chosen.wall
+        )
         self.failures: dict[str, str] = {}
 
     def measure(self) -> None:

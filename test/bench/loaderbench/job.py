@@ -25,9 +25,9 @@ TIMEOUT = 600.0  # time limit in seconds of a process
 class Job:
     """The task of a measuring process: one of the kinds above.
 
-    cap: limit of CPU-seconds for an epoch; wall: of seconds. server: process id of our server, or 0. memory: what loader and server
-    may use, as a fraction of the table in Arrow, or 0; group: the file of the control group that sees to it. state: from
-    a Checkpoint.
+    cap: limit of CPU-seconds for an epoch; wall: of seconds. server: process id of our server, or 0.
+    memory: what loader and server may use, as a fraction of the table in Arrow, or 0; group: the file of the control
+    group that sees to it. state: from a Checkpoint.
     """
 
     kind: str
