@@ -602,6 +602,10 @@ bench-narrow: build venv ## Print memory, load and streams of integers in fewer 
 bench-spill: build venv ## Print what epochs of a table cost whose rows lie on a local disk, with all, half and a quarter of its bytes as memory (about 3 min, 4 GB of disk).
 	@PYTHONPATH=python/src:test/conformance:test/bench:hack $(PYTHON) test/bench/spill.py --server $(SERVER) $(BENCH)
 
+.PHONY: bench-put
+bench-put: build venv $(MINIO) ## Print what it costs to put rows, with 1, 4 and 16 writers, beside a C++ server that keeps them; the way to the first batch beside that through an Iceberg table; epochs (about 5 min, 3 GB of memory).
+	@PYTHONPATH=python/src:test/conformance:test/bench:hack $(PYTHON) test/bench/put.py --server $(SERVER) --minio $(MINIO) $(BENCH)
+
 .PHONY: bench-jobs
 bench-jobs: build venv ## Print how one cache is shared among jobs, over loopback and, as root, over a full network; BENCH='--before OTHER_BINARY' compares (about 3 min).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/jobs.py --server $(SERVER) $(BENCH)

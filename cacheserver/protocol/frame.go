@@ -85,3 +85,14 @@ func (f *Frame) Release() {
 
 // Raw is a message that is already encoded.
 type Raw []byte
+
+// Room returns memory for a message of so many bytes if r's own is enough, or nearly; see h2.Roomy.
+func (r *Raw) Room(size int) []byte {
+	switch have := cap(*r); {
+	case size <= have:
+		return (*r)[:size]
+	case size <= have+have/8: // as messages of about one length are, so that a few of them find the longest
+		return make([]byte, size, size+size/8)
+	}
+	return nil
+}

@@ -279,6 +279,9 @@ func (b *Builder) merge(from int) error {
 	return nil
 }
 
+// Held is how many of the batches that were appended last, and have rows, the builder may still refer to.
+func (b *Builder) Held() int { return len(b.sources) - b.slabs }
+
 // Detach copies the rows that are not sealed, so that the memory of their batches, which may be larger, can be freed.
 func (b *Builder) Detach() error {
 	if b.err != nil || len(b.sources) == b.slabs {

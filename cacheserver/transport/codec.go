@@ -42,6 +42,11 @@ func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 			*m = protocol.Raw(only)
 			return nil
 		}
+		if room := m.Room(data.Len()); room != nil {
+			data.CopyTo(room)
+			*m = room
+			return nil
+		}
 		*m = data.Materialize()
 		return nil
 	}

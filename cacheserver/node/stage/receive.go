@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/flight"
@@ -25,16 +26,16 @@ import (
 )
 
 const (
-	// streamMemory is the memory of a stream besides the chunks and the message being received: rows that do not fill a chunk.
-	streamMemory = 2 * rows.TargetBytes
 	// mostDetained is how many bytes of messages may stay in use for the sake of rows in them that are not in a chunk yet.
-	mostDetained = rows.TargetBytes
+	mostDetained = rows.TargetBytes + 1<<20
+	// streamMemory is the memory of a stream besides the chunks: messages in use, with those kept for further ones, or copies of their rows.
+	streamMemory = mostDetained + rows.TargetBytes
 )
 
 // Receive receives one part over a stream of DoPut and answers with its receipt. Until the client ends the stream, nothing is kept. Errors are
 // gRPC statuses.
 func (s *Stage) Receive(stream grpc.ServerStream) error {
-	first, err := receive(stream)
+	first, err := receive(stream, nil)
 	if errors.Is(err, io.EOF) {
 		return status.Error(codes.InvalidArgument, "put: the stream has no message; the first one has the command")
 	}
@@ -70,31 +71,38 @@ func (s *Stage) Receive(stream grpc.ServerStream) error {
 	return s.answer(stream, p, made)
 }
 
-// receive reads the next message, io.EOF after the last one.
-func receive(stream grpc.ServerStream) (exchange.Message, error) {
-	var raw protocol.Raw
-	if err := stream.RecvMsg(&raw); err != nil {
-		return exchange.Message{}, err
+// received is a message with the memory that it is in.
+type received struct {
+	exchange.Message
+	raw protocol.Raw
+}
+
+// receive reads the next message into memory, if there is enough, io.EOF after the last one.
+func receive(stream grpc.ServerStream, memory protocol.Raw) (received, error) {
+	if err := stream.RecvMsg(&memory); err != nil {
+		return received{}, err
 	}
-	m, err := exchange.ParseMessage(raw)
+	m, err := exchange.ParseMessage(memory)
 	if err != nil {
-		return exchange.Message{}, status.Errorf(codes.InvalidArgument, "put: %v", err)
+		return received{}, status.Errorf(codes.InvalidArgument, "put: %v", err)
 	}
-	return m, nil
+	return received{m, memory}, nil
 }
 
 // intake turns the messages of a part into chunks.
 type intake struct {
-	put      *put
-	builder  *rows.Builder
-	content  *rows.Content
-	schema   bool  // it has come
-	detained int64 // bytes of messages in use by the builder
-	end      protocol.PutEnd
+	put     *put
+	builder *rows.Builder
+	content *rows.Content
+	schema  bool // it has come
+	end     protocol.PutEnd
+
+	used  []protocol.Raw // messages that the builder may refer to, in the order of their rows
+	spare []protocol.Raw // for further messages: their memory is not made for each, and not left to the garbage collector
 }
 
 // receivePart receives a part and records it.
-func (s *Stage) receivePart(stream grpc.ServerStream, p *put, command protocol.PutCommand, first exchange.Message) (*part, error) {
+func (s *Stage) receivePart(stream grpc.ServerStream, p *put, command protocol.PutCommand, first received) (*part, error) {
 	if !p.arena.Retain() {
 		return nil, errFreed
 	}
@@ -120,7 +128,7 @@ func (s *Stage) receivePart(stream grpc.ServerStream, p *put, command protocol.P
 }
 
 // all receives messages until the client ends the stream.
-func (in *intake) all(stream grpc.ServerStream, m exchange.Message) (rows.Sealed, error) {
+func (in *intake) all(stream grpc.ServerStream, m received) (rows.Sealed, error) {
 	for {
 		if len(m.Header) > 0 { // otherwise it has only application metadata
 			if err := in.message(m); err != nil {
@@ -131,7 +139,7 @@ func (in *intake) all(stream grpc.ServerStream, m exchange.Message) (rows.Sealed
 			in.end = protocol.PutEnd{} // it is the application's own
 		}
 		var err error
-		if m, err = receive(stream); errors.Is(err, io.EOF) {
+		if m, err = receive(stream, in.memory()); errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
@@ -155,14 +163,14 @@ func (in *intake) whole(end string) error {
 	return nil
 }
 
-func (in *intake) message(m exchange.Message) error {
-	if exchange.IsSchema(m) {
-		return in.readSchema(m)
+func (in *intake) message(m received) error {
+	if exchange.IsSchema(m.Message) {
+		return in.readSchema(m.Message)
 	}
 	if !in.schema {
 		return status.Error(codes.InvalidArgument, "put: rows before the schema")
 	}
-	batch, err := readBatch(in.put.layout, m)
+	batch, err := readBatch(in.put.layout, m.Message)
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "put: %v", err)
 	}
@@ -171,11 +179,46 @@ func (in *intake) message(m exchange.Message) error {
 	if err := in.builder.Append(batch, nil); err != nil {
 		return err
 	}
-	if in.detained += int64(len(m.Body)); in.detained > mostDetained {
-		in.detained = 0
-		return in.builder.Detach()
+	if batch.NumRows() > 0 {
+		return in.keep(m.raw)
 	}
 	return nil
+}
+
+// keep notes that the builder has got the rows of a message, and takes back the messages that it does not refer to any more.
+func (in *intake) keep(raw protocol.Raw) error {
+	in.used = append(in.used, raw)
+	if over := len(in.used) - in.builder.Held(); over > 0 {
+		in.spare = append(in.spare, in.used[:over]...)
+		in.used = slices.Delete(in.used, 0, over)
+	}
+	used := sizeOf(in.used)
+	if used > mostDetained {
+		in.used, in.spare = nil, nil
+		return in.builder.Detach()
+	}
+	for len(in.spare) > 0 && used+sizeOf(in.spare) > streamMemory {
+		in.spare = slices.Delete(in.spare, 0, 1)
+	}
+	return nil
+}
+
+func sizeOf(messages []protocol.Raw) (n int) {
+	for _, m := range messages {
+		n += cap(m)
+	}
+	return n
+}
+
+// memory takes a message from the spare ones, nil if there is none.
+func (in *intake) memory() protocol.Raw {
+	if len(in.spare) == 0 {
+		return nil
+	}
+	last := len(in.spare) - 1
+	memory := in.spare[last]
+	in.spare = in.spare[:last]
+	return memory
 }
 
 // readSchema checks the schema of the stream.

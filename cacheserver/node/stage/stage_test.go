@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -39,6 +40,7 @@ type stream struct {
 	ctx      context.Context
 	messages [][]byte
 	broken   bool
+	reused   int // messages that were received in memory of the receiver
 	result   *flight.PutResult
 }
 
@@ -51,7 +53,15 @@ func (s *stream) RecvMsg(m any) error {
 		}
 		return io.EOF
 	}
-	*m.(*protocol.Raw) = s.messages[0]
+	raw := m.(*protocol.Raw)
+	room := raw.Room(len(s.messages[0])) // as the server does
+	if room == nil {
+		room = make([]byte, len(s.messages[0]))
+	} else {
+		s.reused++
+	}
+	copy(room, s.messages[0])
+	*raw = room
 	s.messages = s.messages[1:]
 	return nil
 }
@@ -226,6 +236,48 @@ func TestParts(t *testing.T) {
 	}
 }
 
+// TestMemoryOfMessages puts batches of random sizes, some without rows: the memory of messages is used again, and never while rows in it are in
+// no chunk yet.
+func TestMemoryOfMessages(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	s, _, ticket := open(t)
+	acknowledge(t, s)
+	all := batch(t, 0, 20_000)
+	var pieces []arrow.RecordBatch
+	total := int64(0)
+	for total < 400_000 {
+		lo := random.Int64N(all.NumRows())
+		hi := min(all.NumRows(), lo+random.Int64N(1<<random.IntN(15)))
+		pieces = append(pieces, all.NewSlice(lo, hi))
+		total += hi - lo
+	}
+	in := &stream{ctx: t.Context(), messages: write(t, command(ticket, 2, 1), pieces...)}
+	if err := s.Receive(in); err != nil {
+		t.Fatal(err)
+	}
+	var r protocol.PutResult
+	if err := json.Unmarshal(in.result.AppMetadata, &r); err != nil {
+		t.Fatal(err)
+	}
+	s.Publish(peer.Publish{ID: "put-1", As: peer.Publication{Fingerprint: "f"}, Parts: []protocol.PutPart{r.PutPart}})
+	held := s.Find("put-1")
+	content := held.Layout.NewContent()
+	for got, err := range held.Rows.Records(held.Layout.All(), 0, total) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		content.Add(got)
+	}
+	if sum := content.Sum(); hex.EncodeToString(sum[:]) != r.Hash || content.Rows() != total {
+		t.Errorf("%d rows of other content than the %d that were received", content.Rows(), total)
+	}
+	if in.reused < len(pieces)/4 {
+		t.Errorf("%d of %d messages were received in memory of earlier ones", in.reused, len(pieces))
+	}
+}
+
 func TestNothingStaysOfABrokenStream(t *testing.T) {
 	s, budget, ticket := open(t)
 	used := budget.Used()
@@ -305,7 +357,7 @@ func take(schema, rowsOf []byte) {
 	defer arena.Release()
 	in.put, in.builder, in.content = &put{layout: layout}, rows.NewBuilder(layout, arena, 0), layout.NewContent()
 	defer in.builder.Close()
-	if m, err = exchange.ParseMessage(rowsOf); err != nil || in.message(m) != nil {
+	if m, err = exchange.ParseMessage(rowsOf); err != nil || in.message(received{m, rowsOf}) != nil {
 		return
 	}
 	if sealed, err := in.builder.Finish(); err == nil {

@@ -173,3 +173,55 @@ func TestBrokenConnections(t *testing.T) {
 		t.Errorf("%d messages made, %d released", made, of.released.Load())
 	}
 }
+
+// TestReceiveWindow sends messages that are longer than the window: the client may send all of one as soon as there is memory for it, and no more
+// than a window of the next one. With memory from the handler, none is made and none is reserved.
+func TestReceiveWindow(t *testing.T) {
+	const size = 1 << 20
+	p := &purse{}
+	for name, memory := range map[string]raw{"the server's memory": nil, "the handler's memory": make(raw, size)} {
+		p.free.Store(connMemory + 8*size)
+		got, next := make(chan bool), make(chan bool)
+		server := serve(t, Config{Memory: p}, map[string]grpc.StreamHandler{"Take": func(_ any, stream grpc.ServerStream) error {
+			for {
+				message := memory
+				if err := stream.RecvMsg(&message); err != nil {
+					return nil //nolint:nilerr // the test has read what it wants
+				}
+				got <- bytes.Equal(message, pattern(size)) && (memory == nil || &message[0] == &memory[0])
+				<-next
+			}
+		}})
+		s := server.connect(t)
+		s.call(1, "Take", false)
+		window, updates := defaultWindow, 0
+		for range 5 {
+			whole := append(binary.BigEndian.AppendUint32([]byte{0}, size), pattern(size)...)
+			for len(whole) > 0 {
+				n := min(window, defaultFrame, len(whole))
+				if n == 0 {
+					if u := await[*http2.WindowUpdateFrame](s); u.StreamID == 1 {
+						window += int(u.Increment)
+						updates++
+					}
+					continue
+				}
+				s.must(s.WriteData(1, false, whole[:n]))
+				whole, window = whole[n:], window-n
+			}
+			if !<-got {
+				t.Errorf("%s: another message, or in other memory", name)
+			}
+			if free := p.free.Load(); memory != nil && free < 7*size {
+				t.Errorf("%s: %d bytes are free while the handler has a message", name, free)
+			}
+			next <- true
+		}
+		if window > defaultWindow {
+			t.Errorf("%s: a window of %d before a message", name, window)
+		}
+		if updates > 5*4 {
+			t.Errorf("%s: %d updates for 5 messages", name, updates)
+		}
+	}
+}

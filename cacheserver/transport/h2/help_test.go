@@ -29,6 +29,14 @@ const soon = 2 * time.Minute
 // raw is a message that is already encoded.
 type raw []byte
 
+// Room returns r's own memory, if it is enough.
+func (r *raw) Room(size int) []byte {
+	if size > cap(*r) {
+		return nil
+	}
+	return (*r)[:size]
+}
+
 // rawCodec passes raw messages.
 type rawCodec struct{}
 
@@ -43,6 +51,12 @@ func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 }
 
 func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	if len(data) == 1 {
+		if only, ok := data[0].(mem.SliceBuffer); ok {
+			*v.(*raw) = raw(only)
+			return nil
+		}
+	}
 	*v.(*raw) = data.Materialize()
 	return nil
 }

@@ -12,43 +12,45 @@ import (
 )
 
 // inbox passes the bytes that a stream has received to its handler, and holds those that are not wanted yet. One goroutine calls put, one
-// calls take. The stream's window bounds its length.
+// begin and wait. The stream's window bounds its length.
 type inbox struct {
 	memory Memory        // memory for data is reserved here
-	more   chan struct{} // buffered: receives a value after a change
+	more   chan struct{} // buffered: receives a value when wait may return
 
 	mu   sync.Mutex
-	want []byte // the unfilled part of the buffer passed to take: put writes there as long as data is empty
-	got  int    // number of bytes that put has written to want since the last take
+	want []byte // the buffer passed to begin: put writes there until it is full
+	got  int    // number of bytes in want
 	data []byte // received bytes that did not fit into want
 	done error  // returned after data; nil: more may arrive
-	last bool   // done is io.EOF, by the client: take returns data before it
+	last bool   // done is io.EOF, by the client: wait returns data before it
 }
 
 func newInbox(memory Memory) inbox { return inbox{memory: memory, more: make(chan struct{}, 1)} }
 
-// put copies data to where it is wanted, as far as there is room, so that a message being received takes no memory besides its own. It
-// keeps a copy of the rest; if there is no memory for it, the inbox ends with an error.
-func (b *inbox) put(data []byte) {
+// put copies data to where it is wanted, as far as there is room, so that a message being received takes no memory besides its own, and
+// returns how many bytes that were. It keeps a copy of the rest; if there is no memory for it, the inbox ends with an error.
+func (b *inbox) put(data []byte) (wanted int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.done != nil {
-		return
+		return 0
 	}
-	if len(b.data) == 0 {
-		n := copy(b.want[b.got:], data)
-		b.got += n
-		if data = data[n:]; len(data) == 0 {
+	if b.got < len(b.want) {
+		wanted = copy(b.want[b.got:], data)
+		data = data[wanted:]
+		if b.got += wanted; b.got == len(b.want) {
 			b.notify()
-			return
 		}
+	}
+	if len(data) == 0 {
+		return wanted
 	}
 	if err := reserve(b.memory, int64(copies*len(b.data)), int64(copies*len(data))); err != nil {
 		b.endLocked(exhausted("no memory for a request", err))
-		return
+		return wanted
 	}
 	b.data = append(b.data, data...)
-	b.notify()
+	return wanted
 }
 
 // finish marks the end of the data: take returns what is there, then io.EOF.
@@ -95,14 +97,28 @@ func (b *inbox) notify() {
 // errLate is returned when bytes did not arrive in time.
 var errLate = errors.New("the request is late")
 
-// take moves received bytes to the front of p and returns their number. It waits for at least one byte, until due or, if due is zero,
-// without a limit. If it returns fewer bytes than p has room for and no error, put may write to the rest, p[n:], which the next call
-// must pass.
-func (b *inbox) take(ctx context.Context, p []byte, due time.Time) (int, error) {
+// begin moves received bytes to the front of p and returns their number. What comes until wait returns goes to the rest of p.
+func (b *inbox) begin(p []byte) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.done != nil && !b.last {
+		return 0
+	}
+	n := copy(p, b.data)
+	b.memory.Release(int64(copies * n))
+	if b.data = b.data[n:]; len(b.data) == 0 {
+		b.data = nil
+	}
+	b.want, b.got = p, n
+	return n
+}
+
+// wait waits until the buffer passed to begin is full, until due or, if due is zero, without a limit. It returns the number of bytes there, and
+// an error if there are fewer than were wanted. Nothing is written to the buffer after that.
+func (b *inbox) wait(ctx context.Context, due time.Time) (int, error) {
 	var late <-chan time.Time // of a timer that most calls don't need
-	for {
-		n, err := b.poll(p)
-		if n > 0 || err != nil {
+	for failed := error(nil); ; {
+		if n, over, err := b.poll(failed); over {
 			return n, err
 		}
 		if late == nil && !due.IsZero() {
@@ -113,40 +129,29 @@ func (b *inbox) take(ctx context.Context, p []byte, due time.Time) (int, error) 
 		select {
 		case <-b.more:
 		case <-ctx.Done():
-			b.leave()
-			return 0, ctx.Err()
+			failed = ctx.Err()
 		case <-late:
-			b.leave()
-			return 0, errLate
+			failed = errLate
 		}
 	}
 }
 
-func (b *inbox) poll(p []byte) (int, error) {
+// poll returns whether a wait is over, and its results: if the buffer is full, if no more will come, or because it has failed.
+func (b *inbox) poll(failed error) (n int, over bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.done != nil && !b.last {
-		b.want, b.got = nil, 0
-		return 0, b.done
+	n = b.got
+	switch {
+	case b.done != nil && !b.last: // begin may have done nothing
+		err = b.done
+	case n == len(b.want):
+	case failed != nil:
+		err = failed
+	case b.done != nil:
+		err = b.done
+	default:
+		return 0, false, nil
 	}
-	n := b.got // it precedes data
-	if n == 0 {
-		n = copy(p, b.data)
-		b.memory.Release(int64(copies * n))
-		if b.data = b.data[n:]; len(b.data) == 0 {
-			b.data = nil
-		}
-	}
-	b.want, b.got = p[n:], 0
-	if n == 0 {
-		return 0, b.done
-	}
-	return n, nil
-}
-
-// leave ends a take that failed: put does not write to its memory any more. The call ends too, so what it has written is lost.
-func (b *inbox) leave() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.want, b.got = nil, 0
+	return n, true, err
 }

@@ -27,12 +27,12 @@ func TestInboxKeepsOrder(t *testing.T) {
 	for i := range sent {
 		sent[i] = byte(random.Uint32())
 	}
-	var taken atomic.Int64
+	var consumed atomic.Int64
 	go func() {
 		frame, puts := make([]byte, defaultFrame), rand.New(rand.NewPCG(seed, 1))
 		for at := 0; at < len(sent) && t.Context().Err() == nil; {
 			n := copy(frame[:puts.IntN(len(frame))], sent[at:])
-			for at+n-int(taken.Load()) > defaultWindow && t.Context().Err() == nil {
+			for at+n-int(consumed.Load()) > defaultWindow && t.Context().Err() == nil {
 				runtime.Gosched()
 			}
 			b.put(frame[:n])
@@ -42,19 +42,13 @@ func TestInboxKeepsOrder(t *testing.T) {
 		b.finish()
 	}()
 	var got []byte
-	for whole, piece := make([]byte, 2*defaultFrame), []byte(nil); ; {
-		if len(piece) == 0 {
-			piece = whole[:1+random.IntN(len(whole)-1)]
+	for piece, err := make([]byte, 2*defaultFrame), error(nil); err == nil; {
+		n, taken := 0, b.begin(piece[:1+random.IntN(len(piece)-1)])
+		if n, err = b.wait(t.Context(), time.Time{}); err != nil && !errors.Is(err, io.EOF) || n < taken {
+			t.Fatalf("%d bytes of %d that were there, error %v", n, taken, err)
 		}
-		n, err := b.take(t.Context(), piece, time.Time{})
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, piece = append(got, piece[:n]...), piece[n:]
-		taken.Add(int64(n))
+		got = append(got, piece[:n]...)
+		consumed.Add(int64(n))
 	}
 	if !bytes.Equal(got, sent) {
 		t.Errorf("%d bytes are other than the %d sent", len(got), len(sent))
@@ -70,18 +64,22 @@ func TestInboxLeavesMemory(t *testing.T) {
 	p.free.Store(copies)
 	b := newInbox(p)
 	piece := make([]byte, 1)
-	if _, err := b.take(t.Context(), piece, time.Now()); !errors.Is(err, errLate) {
+	take := func(ctx context.Context, due time.Time) (int, error) {
+		b.begin(piece)
+		return b.wait(ctx, due)
+	}
+	if _, err := take(t.Context(), time.Now()); !errors.Is(err, errLate) {
 		t.Fatalf("error %v, want %v", err, errLate)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := b.take(ctx, piece, time.Time{}); !errors.Is(err, context.Canceled) {
+	if _, err := take(ctx, time.Time{}); !errors.Is(err, context.Canceled) {
 		t.Fatalf("error %v, want %v", err, context.Canceled)
 	}
 	if b.put([]byte{1}); piece[0] != 0 {
 		t.Error("the memory of a take that has ended was written to")
 	}
-	if n, err := b.take(t.Context(), piece, time.Time{}); n != 1 || err != nil || piece[0] != 1 {
+	if n, err := take(t.Context(), time.Time{}); n != 1 || err != nil || piece[0] != 1 {
 		t.Errorf("took %d bytes, %v, error %v", n, piece, err)
 	}
 }
@@ -93,18 +91,23 @@ func TestReceivedGarbage(t *testing.T) {
 	p := &purse{}
 	p.free.Store(1 << 40)
 	s := &stream{conn: &conn{server: &Server{cfg: Config{Memory: p}}}, in: newInbox(p), budget: p, ctx: t.Context(), remote: true}
+	held := func() int {
+		s.in.mu.Lock()
+		defer s.in.mu.Unlock()
+		return len(s.in.data)
+	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	go func() {
 		frame := make([]byte, defaultFrame)
 		for sent := 0; sent < size; sent += len(frame) {
-			for sent+len(frame)-int(s.owed.Load()) > defaultWindow && t.Context().Err() == nil {
+			for held()+len(frame) > defaultWindow && t.Context().Err() == nil {
 				runtime.Gosched() // a client would wait for a window update
 			}
 			s.in.put(frame)
 		}
 	}()
-	body, err := s.readMessage(size, time.Time{})
+	body, err := s.readMessage(nil, size, time.Time{})
 	if err != nil || len(body) != size {
 		t.Fatalf("%d bytes, error %v", len(body), err)
 	}

@@ -205,11 +205,8 @@ func (s *stream) receive(f *http2.DataFrame) error {
 	if s.window.Add(-int64(f.Length)) < 0 {
 		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeFlowControl, Cause: errors.New("more bytes than the stream's window")}
 	}
-	s.in.put(f.Data())
 	s.received += int64(len(f.Data()))
-	if pad := int(f.Length) - len(f.Data()); pad > 0 {
-		s.giveBack(pad)
-	}
+	s.giveBack(s.in.put(f.Data()) + int(f.Length) - len(f.Data()))
 	return nil
 }
 

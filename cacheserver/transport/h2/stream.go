@@ -34,7 +34,7 @@ type stream struct {
 	window   atomic.Int64 // how much the peer may send
 	received int64        // bytes of DATA received
 
-	owed atomic.Int64 // bytes read and not yet returned to window
+	owed atomic.Int64 // bytes read and not yet returned to window; less than 0: returned before they have come
 
 	memory int64 // reserved as long as the call runs
 	began  bool  // the handler has asked for a message; used only by the receiver
@@ -261,7 +261,7 @@ func (s *stream) RecvMsg(m any) error {
 	if limit := cfg.Limit(s.path, first); int64(size) > int64(limit) {
 		return status.Errorf(codes.ResourceExhausted, "a message of %d bytes, want at most %d", size, limit)
 	}
-	body, err := s.readMessage(int(size), due.Add(time.Duration(size)*time.Second/slowest))
+	body, err := s.readMessage(m, int(size), due.Add(time.Duration(size)*time.Second/slowest))
 	if err != nil {
 		return s.receiveError(err, errCutOff)
 	}
@@ -287,9 +287,21 @@ func (s *stream) receiveError(err, ended error) error {
 	return err
 }
 
-// readMessage reads a message's bytes until due. Memory grows with the bytes received, not with the announced length: to at most four
-// times as many, so that little is copied and becomes garbage.
-func (s *stream) readMessage(size int, due time.Time) ([]byte, error) {
+// Roomy is a request that may bring the memory that it is received in.
+type Roomy interface {
+	// Room returns memory for a message of so many bytes, which the server writes to until RecvMsg returns; nil: the server makes some.
+	Room(size int) []byte
+}
+
+// readMessage reads a message's bytes until due. Unless m brings memory, it grows with the bytes received, not with the announced length: to at
+// most four times as many, so that little is copied and becomes garbage.
+func (s *stream) readMessage(m any, size int, due time.Time) ([]byte, error) {
+	if r, ok := m.(Roomy); ok {
+		if body := r.Room(size); len(body) == size {
+			_, err := s.readFull(body, due)
+			return body, err
+		}
+	}
 	var body []byte
 	for done := 0; ; {
 		more := min(max(3*done, firstPiece), size-done)
@@ -304,35 +316,37 @@ func (s *stream) readMessage(size int, due time.Time) ([]byte, error) {
 	}
 }
 
-// readFull fills p before due, and returns window to the peer for the bytes read.
+// readFull fills p before due. It returns window to the peer for the bytes read, and in advance for those that don't fit into the stream's window:
+// there is memory for them.
 func (s *stream) readFull(p []byte, due time.Time) (int, error) {
-	done := 0
-	for done < len(p) {
-		n, err := s.in.take(s.ctx, p[done:], due)
-		if err != nil {
-			return done, err
-		}
-		done += n
+	n := s.in.begin(p)
+	if left := len(p) - n; left > defaultWindow {
+		s.advance(n, left)
+	} else {
 		s.giveBack(n)
 	}
-	return done, nil
+	return s.in.wait(s.ctx, due)
 }
 
 // giveBack returns n bytes of window to the peer; updates are sent in batches.
 func (s *stream) giveBack(n int) {
-	if s.owed.Add(int64(n)) < defaultWindow/2 {
-		return
+	if s.owed.Add(int64(n)) >= defaultWindow/2 {
+		s.advance(0, 0)
 	}
+}
+
+// advance returns all window that is owed to the peer, for n more bytes too, and for some before they have come.
+func (s *stream) advance(n, before int) {
 	c := s.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.remote || s.closed != nil {
+	more := s.owed.Add(int64(n)) + int64(before)
+	if s.remote || s.closed != nil || more <= 0 {
 		return
 	}
-	if owed := s.owed.Swap(0); owed > 0 {
-		s.window.Add(owed)
-		c.out.sendLocked(func(f *http2.Framer) error { return f.WriteWindowUpdate(s.id, uint32(owed)) })
-	}
+	s.owed.Add(-more)
+	s.window.Add(more)
+	c.out.sendLocked(func(f *http2.Framer) error { return f.WriteWindowUpdate(s.id, uint32(more)) })
 }
 
 // Cancel ends the call whose context is ctx: its handler's sends and receives then fail, even one that is waiting for the client. The
