@@ -117,13 +117,16 @@ func (p *puts) viewLocked(ref string) (*view, error) {
 		return served.view, nil
 	}
 	v := &view{plan: served.plan, key: d.ID, rows: d.Rows, filtered: d.Rows, nodes: make([]server, len(d.Nodes))}
+	fits := make([][]byte, len(d.Nodes))
 	for i, held := range d.Nodes {
 		m := &p.cluster.members[i]
 		v.nodes[i] = server{address: m.address, incarnation: m.incarnation, rows: held.NodeRows, columnBytes: held.ColumnBytes}
 		for _, b := range held.ColumnBytes {
 			v.nodes[i].bytes += b
 		}
+		fits[i] = held.Fits
 	}
+	v.narrow = rows.Codes(v.plan.Schema, fits...)
 	if v.places, err = newPlaces(served.rows); err == nil {
 		served.view = v
 	}

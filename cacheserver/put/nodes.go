@@ -52,6 +52,9 @@ func (c *Catalog) Staged(node int, m peer.Staged, now time.Time) error {
 				return status.Errorf(codes.InvalidArgument, "data node %d reports part %d of a put of %d parts, which is not its own", node, part.Part, p.Parts)
 			}
 		}
+		if h := m.Has; h != nil && (len(h.ColumnBytes) != len(p.Columns) || len(h.Fits) != len(p.Columns)) {
+			return status.Errorf(codes.InvalidArgument, "data node %d reports bytes of %d columns and integers of %d, of a dataset of %d", node, len(h.ColumnBytes), len(h.Fits), len(p.Columns))
+		}
 		p.add(m.Parts, now)
 		c.holds(p, node, m)
 		if m.Put == nil && len(m.Parts) > 0 {

@@ -57,6 +57,7 @@ def named(cache: DataCache, name: str) -> DataCache:
 def test_epochs_of_a_dataset_resume_and_survive_another_put(cache: DataCache) -> None:
     put(cache, "a", table(), parts=7, progress=False)
     with named(cache, "a") as one:
+        assert one.get_flight_info({"kind": "take"}).narrow, "integers travel in few bytes, as a table's"
         loader = one.loader(global_batch_size=512, seed=3, tail="keep", columns=["id"])
         seen: list[int] = []
         for step, batch in enumerate(loader):

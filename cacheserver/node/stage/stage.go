@@ -280,7 +280,7 @@ func (p *put) publish(m peer.Publish) error {
 	}
 	p.has = &Held{
 		Put: p.Put, Layout: p.layout, Rows: all, parts: m.Parts,
-		HeldRows: peer.HeldRows{Publication: m.As, NodeRows: all.Len(), Bytes: all.Bytes(), ColumnBytes: all.ColumnBytes()},
+		HeldRows: peer.HeldRows{Publication: m.As, NodeRows: all.Len(), Bytes: all.Bytes(), ColumnBytes: all.ColumnBytes(), Fits: all.Fits()},
 	}
 	return nil
 }

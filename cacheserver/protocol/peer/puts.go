@@ -73,5 +73,6 @@ type HeldRows struct {
 	NodeRows    int64   `json:"node_rows"`
 	Bytes       int64   `json:"bytes"`
 	ColumnBytes []int64 `json:"column_bytes"`
+	Fits        []byte  `json:"fits"` // see rows.Rows.Fits
 	Settled     bool    `json:"settled,omitempty"`
 }
