@@ -83,13 +83,20 @@ func conditionOfHead(h *view.HeadStatus) engine.Condition {
 	case v1alpha1.StateLoading:
 		return engine.Condition{State: state, Reason: engine.ReasonLoading, Message: h.Reason}
 	case v1alpha1.StateReady:
-		return engine.Condition{State: state, Reason: engine.ReasonLoaded, Message: fmt.Sprintf("all %d rows are in memory", h.Rows)}
+		return engine.Condition{State: state, Reason: engine.ReasonLoaded, Message: fmt.Sprintf("all %d rows are %s", h.Rows, placeOf(h))}
 	case v1alpha1.StateDegraded:
 		return engine.Condition{State: state, Reason: engine.ReasonReloading, Message: h.Reason}
 	case v1alpha1.StateFailed:
 		return engine.Condition{State: state, Reason: engine.ReasonFailed, Message: h.Reason}
 	}
 	return engine.Condition{State: v1alpha1.StatePending, Reason: engine.ReasonUnreachable, Message: fmt.Sprintf("the head says it is %q, which this controller doesn't know: do their versions fit?", h.State)}
+}
+
+func placeOf(h *view.HeadStatus) string {
+	if slices.ContainsFunc(h.Nodes, func(n view.NodeStatus) bool { return n.Spill != nil }) {
+		return "on the data nodes' disks, and in memory as far as they fit"
+	}
+	return "in memory"
 }
 
 func progressOf(h *view.HeadStatus) *engine.Progress {

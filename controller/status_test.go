@@ -127,6 +127,10 @@ func TestJudge(t *testing.T) {
 			facts: facts{plan: run, Observation: answered(answer("Levitating", "", 0, 0))},
 			want:  engine.Condition{State: v1alpha1.StatePending, Reason: "HeadUnreachable", Message: `the head says it is "Levitating", which this controller doesn't know: do their versions fit?`},
 		},
+		"ready, on disks": {
+			facts: facts{plan: run, Observation: answered(&view.HeadStatus{State: "Ready", Rows: 280, Nodes: []view.NodeStatus{{Spill: &view.SpillStatus{Bytes: 1}}}})},
+			want:  engine.Condition{State: v1alpha1.StateReady, Reason: "Loaded", Message: "all 280 rows are on the data nodes' disks, and in memory as far as they fit"},
+		},
 		"two copies, both loaded":     {facts: facts{plan: run, Observation: observedAs(copiesOf(2), nil, one, headAnswer{two.pod, one.status, nil})}, want: engine.Condition{State: v1alpha1.StateReady, Reason: "Loaded", Message: "all 280 rows are in memory"}},
 		"two copies, one loads":       {facts: facts{plan: run, Observation: observedAs(copiesOf(2), nil, one, two)}, want: engine.Condition{State: v1alpha1.StateLoading, Reason: "Loading", Message: "copy reviews-cache-1: loading 43%"}},
 		"two copies, one loads again": {before: served, facts: facts{plan: run, Observation: observedAs(copiesOf(2), nil, one, two)}, want: engine.Condition{State: v1alpha1.StateDegraded, Reason: "Loading", Message: "copy reviews-cache-1: loading 43%"}},

@@ -60,7 +60,15 @@ func TestTroubleOfEvents(t *testing.T) {
 		"all pods are there":     {all(), []corev1.Event{quota}, nil},
 		"a volume that is not":   {[]*corev1.Pod{made(head(), 1, scheduled)}, []corev1.Event{warningAbout("Pod", "reviews-cache-0", "FailedMount", `configmap "ca" not found`, 2)}, &podstate.Trouble{Reason: "FailedMount", Message: `Pod reviews-cache-0: configmap "ca" not found`}},
 		"an old pod of its name": {[]*corev1.Pod{made(head(), 1, scheduled, func(pod *corev1.Pod) { pod.UID = "another" })}, []corev1.Event{warningAbout("Pod", "reviews-cache-0", "FailedMount", "no", 2)}, nil},
-		"a pod that runs":        {[]*corev1.Pod{head()}, []corev1.Event{warningAbout("Pod", "reviews-cache-0", "Unhealthy", "no", 2)}, nil},
+		"a claim that a quota refuses": {
+			[]*corev1.Pod{made(head(), 1, cachetest.Unschedulable, lacksClaim)},
+			[]corev1.Event{
+				warningAbout("Pod", "reviews-cache-0", "FailedBinding", "ephemeral volume spill: exceeded quota", 2),
+				warningAbout("Pod", "reviews-cache-0", "FailedScheduling", "waiting for ephemeral volume controller", 3),
+			},
+			&podstate.Trouble{Reason: "FailedBinding", Message: "Pod reviews-cache-0: ephemeral volume spill: exceeded quota"},
+		},
+		"a pod that runs": {[]*corev1.Pod{head()}, []corev1.Event{warningAbout("Pod", "reviews-cache-0", "Unhealthy", "no", 2)}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,6 +77,11 @@ func TestTroubleOfEvents(t *testing.T) {
 			}
 		})
 	}
+}
+
+// lacksClaim makes a pod that is unschedulable wait for the claim of an ephemeral volume.
+func lacksClaim(pod *corev1.Pod) {
+	pod.Status.Conditions[0].Message = `0/1 nodes are available: waiting for ephemeral volume controller to create the persistentvolumeclaim "reviews-cache-0-1-spill".`
 }
 
 func TestNeedsWarnings(t *testing.T) {
@@ -85,6 +98,7 @@ func TestNeedsWarnings(t *testing.T) {
 		"none yet":           {nil, 4 * time.Second, true},
 		"one of three":       {[]*corev1.Pod{head}, 4 * time.Second, true},
 		"the scheduler says": {[]*corev1.Pod{old(cachetest.Pod(wellknown.RoleHead, "reviews-cache-0", cachetest.Unschedulable))}, 4 * time.Second, false},
+		"a claim is missing": {[]*corev1.Pod{old(cachetest.Pod(wellknown.RoleNode, "reviews-cache-0-1", cachetest.Unschedulable, lacksClaim))}, 4 * time.Second, true},
 		"all of them":        {[]*corev1.Pod{head, head, head}, time.Hour, false},
 	} {
 		if got := podstate.NeedsWarnings(liveSet(), c.pods, begun.Add(c.after)); got != c.want {

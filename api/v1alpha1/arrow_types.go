@@ -95,6 +95,11 @@ type ArrowCache struct {
 	// +optional
 	DataNode PodSettings `json:"dataNode,omitempty" rows:"no"`
 
+	// spill stores the rows on a disk of each data node too, so that they may be larger than its memory, and a container that is restarted
+	// need not load them again. Unset: rows are in memory only.
+	// +optional
+	Spill *Spill `json:"spill,omitempty" rows:"no"`
+
 	// serviceAccount configures the account that the cache's pods run as; each cache has its own.
 	// +optional
 	ServiceAccount ServiceAccount `json:"serviceAccount,omitempty" rows:"no"`

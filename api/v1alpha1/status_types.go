@@ -128,11 +128,11 @@ type DataCacheStatus struct {
 	// +optional
 	LastFailure *Failure `json:"lastFailure,omitempty"`
 
-	// rows in memory, summed over all data nodes of one copy.
+	// rows in memory or, with spill, on disk, summed over all data nodes of one copy.
 	// +optional
 	Rows *int64 `json:"rows,omitempty"`
 
-	// bytes in memory, summed over all data nodes of one copy.
+	// bytes of these rows.
 	// +optional
 	Bytes *int64 `json:"bytes,omitempty"`
 

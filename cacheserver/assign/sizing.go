@@ -64,6 +64,9 @@ func (d Demand) Size() Sizing {
 	}
 }
 
+// NodeDisk is how many bytes of a disk the rows of each data node take, if they are in files too.
+func (d Demand) NodeDisk() int64 { return int64(unevenShares * float64(d.Bytes) / float64(d.Nodes)) }
+
 // serving is the CPU seconds for each GB that is read, by the mean length of a row: of tabular data, of tokens and of images.
 func (d Demand) serving() float64 {
 	switch row := d.Bytes / max(d.Rows, 1); {

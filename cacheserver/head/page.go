@@ -108,6 +108,9 @@ func (l *pageSource) meters(s protocol.Status) []watch.Meter {
 		if n.Memory.Limit > 0 {
 			meters = append(meters, watch.Meter{Name: fmt.Sprintf("data node %d", n.Index), Used: n.Memory.Used, Peak: n.Memory.Peak, Limit: n.Memory.Limit})
 		}
+		if n.Spill != nil {
+			meters = append(meters, watch.Meter{Name: fmt.Sprintf("data node %d, rows on its disk", n.Index), Used: n.Spill.Bytes, Limit: n.Spill.Limit})
+		}
 	}
 	return append(meters, own)
 }
@@ -165,6 +168,18 @@ func spread(s protocol.Status) string {
 	return fmt.Sprintf("Rows by node: least %s, median %s, most %s.", format(rows[0]), format(rows[len(rows)/2]), format(rows[len(rows)-1]))
 }
 
+// held says how many bytes the rows have, and where they are.
+func held(s protocol.Status) string {
+	bytes, sum := words.Bytes(float64(s.Bytes)), protocol.SpillStatus{}
+	for _, n := range s.Nodes {
+		if n.Spill == nil {
+			return bytes + " in memory"
+		}
+		sum.Bytes, sum.Limit, sum.Resident = sum.Bytes+n.Spill.Bytes, sum.Limit+n.Spill.Limit, sum.Resident+n.Spill.Resident
+	}
+	return bytes + ": " + sum.String()
+}
+
 // facts describes the dataset.
 func (c *state) facts(s protocol.Status, since time.Time) []watch.Fact {
 	facts := []watch.Fact{{Name: "Table", Value: s.Table}}
@@ -179,7 +194,7 @@ func (c *state) facts(s protocol.Status, since time.Time) []watch.Fact {
 	}
 	facts = append(facts,
 		watch.Fact{Name: "Rows", Value: strconv.FormatInt(s.Rows, 10)},
-		watch.Fact{Name: "In memory", Value: words.Bytes(float64(s.Bytes))},
+		watch.Fact{Name: "Their bytes", Value: held(s)},
 		watch.Fact{Name: "Head since", Value: since.UTC().Format(time.RFC3339)},
 	)
 	if s.State == protocol.StateReady {

@@ -47,6 +47,7 @@ func DescribeSizing(d assign.Demand) [][2]string {
 	return [][2]string{
 		{"data nodes", strconv.Itoa(size.DataNodes)},
 		{"memory of each", words.ExactBytes(size.NodeMemory)},
+		{"or less, and on a disk of each (--spill-dir)", words.ExactBytes(d.NodeDisk())},
 		{"cores of all data nodes", strconv.FormatFloat(size.Cores, 'f', 1, 64)},
 		{"connections, if each rank reads from all", strconv.Itoa(size.Connections)},
 		{"memory of the head", words.ExactBytes(size.HeadMemory)},

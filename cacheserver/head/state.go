@@ -57,6 +57,7 @@ func (c *state) nodeStatus(index int) protocol.NodeStatus {
 	n := protocol.NodeStatus{
 		Index: index, Address: m.address, Machine: m.machine, State: c.node(index), Reason: words.Cut(l.trouble, protocol.MaxReason), Restarts: m.restarts,
 		Rows: l.reported, Bytes: l.bytes, Splits: protocol.SplitStatus{Done: l.count}, Memory: m.vitals.Memory,
+		Spill: m.vitals.Spill,
 	}
 	if n.State == protocol.NodeLost {
 		n.Reason = m.loss()

@@ -307,7 +307,8 @@ const vitalsEvery = peer.HeartbeatEvery * 3 / 2
 
 // vitals returns what the head shows of this node.
 func (n *Node) vitals() *peer.Vitals {
-	v := &peer.Vitals{Memory: n.memory()}
+	s := n.status()
+	v := &peer.Vitals{Memory: s.Memory, Spill: s.Spill}
 	v.Total, v.Readers = n.server.Traffic(protocol.MaxReaders)
 	return v
 }

@@ -63,6 +63,10 @@ func (l *pageSource) View() watch.View {
 			{Name: "Incarnation", Value: s.Incarnation},
 		},
 	}
+	if s.Spill != nil {
+		v.Meters = append(v.Meters, watch.Meter{Name: "rows on its disk", Used: s.Spill.Bytes, Limit: s.Spill.Limit})
+		v.Facts = append(v.Facts, watch.Fact{Name: "Rows", Value: s.Spill.String()})
+	}
 	if a := l.node.current(); a != nil {
 		d := a.spec.Dataset
 		v.Facts = append(v.Facts, watch.Fact{Name: "Snapshot", Value: fmt.Sprint(d.Snapshot)}, watch.Fact{Name: "Filter", Value: d.Filter},

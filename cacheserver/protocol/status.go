@@ -3,7 +3,12 @@
 
 package protocol
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+
+	"github.com/kubeflow/datacache/internal/words"
+)
 
 // Status is the JSON of /status and of DoAction("status") in wire contract v1.
 type Status struct {
@@ -74,6 +79,7 @@ type NodeStatus struct {
 	Restarts int          `json:"restarts"`
 	Splits   SplitStatus  `json:"splits"`
 	Memory   MemoryStatus `json:"memory,omitzero"` // as the node said last
+	Spill    *SpillStatus `json:"spill,omitempty"` // likewise, if its rows are in files too
 }
 
 // MemoryStatus is the memory of a process that rows, loading and clients have reserved, in bytes.
@@ -90,6 +96,15 @@ type SpillStatus struct {
 	Limit    int64  `json:"limit,omitempty"` // of the files; 0: the disk's
 	Resident int64  `json:"resident"`        // of the rows in memory, beside those that a sweep holds for streams
 	Pinned   int64  `json:"pinned"`          // of these, the part that stays there
+}
+
+// String says where the rows are.
+func (s *SpillStatus) String() string {
+	of := ""
+	if s.Limit > 0 {
+		of = " of " + words.Bytes(float64(s.Limit))
+	}
+	return fmt.Sprintf("%s%s in files, %s of it in memory", words.Bytes(float64(s.Bytes)), of, words.Bytes(float64(s.Resident)))
 }
 
 // MaxReaders is the number of readers that a status lists: those that read the most bytes.

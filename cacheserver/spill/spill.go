@@ -85,7 +85,8 @@ type FullError struct {
 // Error includes the numbers in bytes and in binary units.
 func (e *FullError) Error() string {
 	if e.Limit > 0 {
-		return fmt.Sprintf("spill folder %s: needed %s beside %s in use, and --spill-limit is %s: raise it, add data nodes, or cache fewer columns or rows",
+		return fmt.Sprintf("spill folder %s: needed %s beside %s in use, and --spill-limit is %s: raise it (in a cluster, spec.arrow.spill.limit or "+
+			"SPILL_LIMIT), add data nodes, or cache fewer columns or rows",
 			e.Path, words.ExactBytes(e.Need), words.ExactBytes(e.Used), words.ExactBytes(e.Limit))
 	}
 	return fmt.Sprintf("spill folder %s: the disk is full: needed %s beside %s in use, and %s are free: use a larger volume, add data nodes, or cache fewer columns or rows",

@@ -158,7 +158,11 @@ func printStatus(out io.Writer, dc *v1alpha1.DataCache) {
 		}
 	}
 	if s.Rows != nil && s.Bytes != nil {
-		line("in memory", fmt.Sprintf("%s rows, %s", humanize.Comma(*s.Rows), words.Bytes(float64(*s.Bytes))))
+		where := "in memory"
+		if dc.Spec.Arrow != nil && dc.Spec.Arrow.Spill != nil {
+			where = "on disk" // the command top says what of it is in memory
+		}
+		line(where, fmt.Sprintf("%s rows, %s", humanize.Comma(*s.Rows), words.Bytes(float64(*s.Bytes))))
 	}
 	line("endpoint", s.Endpoint)
 	line("used by", strings.Join(s.UsedBy, ", "))

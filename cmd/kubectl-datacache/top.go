@@ -107,14 +107,14 @@ func (c *cluster) top(ctx context.Context, args []string, all bool, over time.Du
 // printTop prints a line for each cache and, with details, its data nodes and readers.
 func printTop(out io.Writer, usages []*cacheUsage, details bool) error {
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(table, "NAMESPACE\tNAME\tSTATE\tMEMORY\tLIMIT\tROWS/S\tBYTES/S\tREADERS\t")
+	fmt.Fprintln(table, "NAMESPACE\tNAME\tSTATE\tMEMORY\tLIMIT\tDISK\tROWS/S\tBYTES/S\tREADERS\t")
 	for _, u := range usages {
 		if u.Problem != "" {
-			fmt.Fprintf(table, "%s\t%s\t%s\t-\t-\t-\t-\t-\t%s\n", u.Namespace, u.Name, u.State, u.Problem)
+			fmt.Fprintf(table, "%s\t%s\t%s\t-\t-\t-\t-\t-\t-\t%s\n", u.Namespace, u.Name, u.State, u.Problem)
 			continue
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t\n", u.Namespace, u.Name, u.State,
-			words.Bytes(float64(u.MemoryUsed)), words.Bytes(float64(u.MemoryLimit)), words.Count(u.RowsPerSecond), words.Bytes(u.BytesPerSecond), len(u.Readers))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t\n", u.Namespace, u.Name, u.State,
+			words.Bytes(float64(u.MemoryUsed)), words.Bytes(float64(u.MemoryLimit)), words.Bytes(float64(u.DiskUsed)), words.Count(u.RowsPerSecond), words.Bytes(u.BytesPerSecond), len(u.Readers))
 	}
 	if details {
 		for _, u := range usages {
@@ -126,9 +126,10 @@ func printTop(out io.Writer, usages []*cacheUsage, details bool) error {
 
 func printDetails(table *tabwriter.Writer, u *cacheUsage) {
 	_ = table.Flush() // the columns of each table are as wide as they need
-	fmt.Fprintln(table, "\nHEAD\tDATA NODE\tSTATE\tMEMORY\tLIMIT\tROWS\tRESTARTS")
+	fmt.Fprintln(table, "\nHEAD\tDATA NODE\tSTATE\tMEMORY\tLIMIT\tDISK\tROWS\tRESTARTS")
 	for _, n := range u.Nodes {
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%d\n", n.Head, n.Index, n.State, words.Bytes(float64(n.MemoryUsed)), words.Bytes(float64(n.MemoryLimit)), humanize.Comma(n.Rows), n.Restarts)
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%d\n", n.Head, n.Index, n.State,
+			words.Bytes(float64(n.MemoryUsed)), words.Bytes(float64(n.MemoryLimit)), words.Bytes(float64(n.DiskUsed)), humanize.Comma(n.Rows), n.Restarts)
 	}
 	if len(u.Readers) == 0 {
 		return

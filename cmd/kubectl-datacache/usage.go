@@ -33,6 +33,7 @@ type cacheUsage struct {
 	State          string        `json:"state"`
 	MemoryUsed     int64         `json:"memoryUsed"`  // bytes, of all data nodes
 	MemoryLimit    int64         `json:"memoryLimit"` // likewise
+	DiskUsed       int64         `json:"diskUsed"`    // likewise, by files with rows
 	RowsPerSecond  float64       `json:"rowsPerSecond"`
 	BytesPerSecond float64       `json:"bytesPerSecond"`
 	Nodes          []nodeUsage   `json:"nodes,omitempty"`
@@ -48,6 +49,7 @@ type nodeUsage struct {
 	Restarts    int    `json:"restarts"`
 	MemoryUsed  int64  `json:"memoryUsed"`
 	MemoryLimit int64  `json:"memoryLimit"`
+	DiskUsed    int64  `json:"diskUsed"`
 }
 
 type readerUsage struct {
@@ -144,9 +146,14 @@ func (u *cacheUsage) add(head string, s *sample) {
 	for _, n := range s.after.Nodes {
 		u.MemoryUsed += n.Memory.Used
 		u.MemoryLimit += n.Memory.Limit
-		u.Nodes = append(u.Nodes, nodeUsage{
+		nu := nodeUsage{
 			Head: head, Index: n.Index, State: n.State, Rows: n.Rows, Restarts: n.Restarts, MemoryUsed: n.Memory.Used, MemoryLimit: n.Memory.Limit,
-		})
+		}
+		if n.Spill != nil {
+			nu.DiskUsed = n.Spill.Bytes
+		}
+		u.DiskUsed += nu.DiskUsed
+		u.Nodes = append(u.Nodes, nu)
 	}
 	earlier := map[view.ReaderKey]view.Reader{}
 	for _, r := range s.before.Readers {

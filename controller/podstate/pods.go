@@ -44,7 +44,7 @@ func PodTrouble(pod *corev1.Pod) *Trouble {
 		return &Trouble{cmp.Or(Word(pod.Status.Reason), "PodFailed"), fmt.Sprintf("pod %s failed: %s", pod.Name, cmp.Or(pod.Status.Message, pod.Status.Reason))}
 	}
 	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable && !awaitsClaim(pod) {
 			return &Trouble{c.Reason, fmt.Sprintf("pod %s can't be scheduled: %s", pod.Name, c.Message)}
 		}
 	}

@@ -68,7 +68,7 @@ func NeedsWarnings(set *lws.LeaderWorkerSet, pods []*corev1.Pod, now time.Time) 
 	if now.Sub(newest(set, pods)) < warningPatience || TroubleOf(pods) != nil {
 		return false
 	}
-	return len(pods) < int(WantedPods(set)) || slices.ContainsFunc(pods, isStarting)
+	return len(pods) < int(WantedPods(set)) || slices.ContainsFunc(pods, waitsSilently)
 }
 
 // newest is the creation time of the last pod, or of the set if there is none.
@@ -80,6 +80,17 @@ func newest(set *lws.LeaderWorkerSet, pods []*corev1.Pod) time.Time {
 		}
 	}
 	return last
+}
+
+// waitsSilently reports whether only events say why a pod does not start.
+func waitsSilently(pod *corev1.Pod) bool { return isStarting(pod) || awaitsClaim(pod) }
+
+// awaitsClaim reports whether the claim of an ephemeral volume of a pod is not made yet, be it for a second, or for good because a quota refuses it.
+// The scheduler says only that it is missing (k8s.io/component-helpers storage/ephemeral, kubernetes plugins/volumebinding).
+func awaitsClaim(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "waiting for ephemeral volume controller")
+	})
 }
 
 // isStarting reports whether a pod is scheduled and none of its containers has started.
@@ -98,7 +109,9 @@ func TroubleOfEvents(set *lws.LeaderWorkerSet, pods []*corev1.Pod, events []core
 	for i := range events {
 		e := &events[i]
 		ofSet := missing && strings.HasPrefix(e.Reason, "Failed") && isOfSet(set, e) && !TimeOf(e).Before(made)
-		ofPod := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return isStarting(pod) && e.InvolvedObject.UID == pod.UID })
+		ofPod := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
+			return waitsSilently(pod) && e.Reason != "FailedScheduling" && e.InvolvedObject.UID == pod.UID
+		})
 		if (ofSet || ofPod) && (last == nil || TimeOf(last).Before(TimeOf(e))) {
 			last = e
 		}

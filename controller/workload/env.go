@@ -43,6 +43,9 @@ const (
 	envNames      = "TLS_NAMES"
 	envGoMemory   = "GOMEMLIMIT"
 	envMachine    = "NODE_NAME"
+	envCopy       = "COPY" // number of the copy that a pod belongs to
+	envSpillDir   = "SPILL_DIR"
+	envSpillLimit = "SPILL_LIMIT"
 
 	envObjectCache       = "OBJECT_CACHE"
 	envObjectCacheCA     = "OBJECT_CACHE_CA_FILE"

@@ -108,7 +108,11 @@ func podSettingsHash(dc *v1alpha1.DataCache) (string, error) {
 	if arrow.Catalog != nil {
 		catalog = arrow.Catalog.Credentials
 	}
-	text, err := json.Marshal([]any{dc.Spec.Credentials, catalog, arrow.Head, arrow.DataNode, arrow.Env, arrow.ObjectCache, arrow.Readiness})
+	settings := []any{dc.Spec.Credentials, catalog, arrow.Head, arrow.DataNode, arrow.Env, arrow.ObjectCache, arrow.Readiness}
+	if arrow.Spill != nil { // caches without it keep the hash that they have
+		settings = append(settings, arrow.Spill)
+	}
+	text, err := json.Marshal(settings)
 	if err != nil {
 		return "", fmt.Errorf("write the settings of pods as JSON: %w", err)
 	}
@@ -130,6 +134,7 @@ func nodePod(dc *v1alpha1.DataCache, server Server) corev1.PodTemplateSpec {
 	machine := corev1.EnvVar{Name: envMachine, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}}
 	template := podTemplate(dc, wellknown.RoleNode, server, cacheContainer(dc, wellknown.RoleNode, append(sourceEnv(dc), machine), resources))
 	mountSharing(dc, &template.Spec)
+	mountSpill(dc, &template.Spec)
 	template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: kube.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
 		LabelSelector: &metav1.LabelSelector{MatchLabels: kube.PodsOf(dc, wellknown.RoleNode)},

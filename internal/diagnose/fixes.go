@@ -7,7 +7,7 @@ package diagnose
 // such as PodsStarting or Loading, needs nothing but time.
 var fixes = map[string]string{
 	"NodeNotReady":               "nothing, if another machine has room for the pod: it is replaced there; otherwise add one",
-	"Unschedulable":              "request less (WORKER_MEM, WORKER_CPU), use more data nodes (CLUSTER_SIZE), or add machines",
+	"Unschedulable":              "request less (WORKER_MEM, WORKER_CPU, SPILL_LIMIT), use more data nodes (CLUSTER_SIZE), or add machines; for a claim, correct its class (SPILL_STORAGE_CLASS)",
 	"ImagePullBackOff":           "make the image available to the nodes, or set another: docs/install.md, Images",
 	"ErrImagePull":               "make the image available to the nodes, or set another: docs/install.md, Images",
 	"InvalidImageName":           "correct the image's name: docs/install.md, Images",
@@ -17,7 +17,9 @@ var fixes = map[string]string{
 	"RunContainerError":          "as the message says; it is the container runtime's",
 	"CrashLoopBackOff":           "read the log of the pod that the message names",
 	"FailedCreate":               "as the message says: a larger quota, or other settings of the pods (spec.arrow.head.template)",
-	"FailedMount":                "as the message says: the Secret or volume that it names",
+	"FailedMount":                "as the message says: the Secret, volume or folder that it names",
+	"FailedBinding":              "as the message says: a larger quota of claims, or a smaller SPILL_LIMIT",
+	"Evicted":                    "as the message says: the machine's disk is full, or the pod took more of it than it requests (ephemeral-storage)",
 	"OOMKilled":                  "raise the memory (WORKER_MEM), or cache fewer columns or rows",
 	"endpoint":                   "correct the endpoint of the store or the catalog (s3.endpoint, CATALOG_URI) if the message names a wrong one; otherwise look at it, at DNS, and for a NetworkPolicy or proxy between it and the cache's pods",
 	"HeadUnreachable":            "look for a NetworkPolicy or service mesh between datacache's manager and port 8080 of the head, and at the head's log",

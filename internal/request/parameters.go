@@ -23,7 +23,7 @@ import (
 // parameterNames are the environment variables that select what to cache and how, in the order in which errors list them. The first
 // ones are those of the Kubeflow SDK's DataCacheInitializer.
 var parameterNames = []string{
-	"METADATA_LOC", "CLUSTER_SIZE", "HEAD_CPU", "HEAD_MEM", "WORKER_CPU", "WORKER_MEM", "IAM_ROLE",
+	"METADATA_LOC", "CLUSTER_SIZE", "HEAD_CPU", "HEAD_MEM", "WORKER_CPU", "WORKER_MEM", "SPILL_LIMIT", "SPILL_STORAGE_CLASS", folderName, "IAM_ROLE",
 	"SCHEMA_NAME", "TABLE_NAME", "CATALOG_URI", "CATALOG_WAREHOUSE", "COLUMNS", "FILTER", "SNAPSHOT_ID", "TRUST_MANIFESTS", "CACHE_SCOPE", "IDLE_TTL", "READERS",
 	"SUSPEND_GRACE", "READINESS_INITIAL_DELAY_SECONDS", "READINESS_PERIOD_SECONDS", "READINESS_TIMEOUT_SECONDS", "READINESS_FAILURE_THRESHOLD",
 }
@@ -33,6 +33,9 @@ var gateNames = []string{"READY_TIMEOUT", "PROGRESS_INTERVAL", gateName}
 
 // gateName is the variable that says until when the gate waits.
 const gateName = "GATE"
+
+// folderName is the variable of a folder of the machines for rows.
+const folderName = "SPILL_HOST_PATH"
 
 // fluidNames are the variables that only a cache of files reads; IDLE_TTL and CACHE_SCOPE are shared with caches of tables.
 var fluidNames = []string{
@@ -55,6 +58,7 @@ var (
 var platformNames = map[string]string{
 	imageName:        "the platform chooses the cache's image",
 	"TRAIN_JOB_NAME": "the runtime sets it to the TrainJob's own name",
+	folderName:       "the platform chooses folders of its machines",
 }
 
 // StatusVariable is the variable by which the gate learns where it can ask for the state of a cache without a head

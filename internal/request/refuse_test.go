@@ -86,6 +86,12 @@ func TestParseRefuses(t *testing.T) {
 		{"4 cores", trainJob(table, location, "HEAD_CPU=4 cores"), []string{atEnv1, `"4 cores"`, `write "4"`}},
 		{"no cpu", trainJob(table, location, "WORKER_CPU=-1"), []string{atEnv1, `"-1"`, "more than 0"}},
 
+		{"spill of 20 bytes", trainJob(table, location, "SPILL_LIMIT=20"), []string{atEnv1, `at least "1Mi"`}},
+		{"spill of 2 MiB", trainJob(table, location, "SPILL_LIMIT=2Mi"), []string{atEnv1, `"2Mi"`, "at least 16Mi"}},
+		{"a class without a limit", trainJob(table, location, "SPILL_STORAGE_CLASS=fast"), []string{atEnv1, `"fast"`, "only with SPILL_LIMIT", "such as 200Gi"}},
+		{"no class", trainJob(table, "SPILL_LIMIT=20Gi", "SPILL_STORAGE_CLASS=Fast disk", location), []string{"spec.initializer.dataset.env[1]", `"Fast disk"`, "name of a StorageClass"}},
+		{"a folder of the machines", trainJob(table, location, "SPILL_HOST_PATH=/"), []string{"SPILL_HOST_PATH can't be set by a TrainJob", "the platform chooses folders"}},
+
 		{"filter", trainJob(table, location, "FILTER=label >="), []string{atEnv1, `"label >="`, "does not parse", "column 9", "expected a literal"}},
 		{"manifests trusted a little", trainJob(table, location, "TRUST_MANIFESTS=1"), []string{atEnv1, `"1"`, "must be true or false"}},
 		{"empty column", trainJob(table, location, "COLUMNS=a,,b"), []string{atEnv1, `"a,,b"`, "empty name at place 2"}},

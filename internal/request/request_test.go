@@ -120,6 +120,19 @@ func TestParse(t *testing.T) {
 				a.Snapshot = &v1alpha1.Snapshot{AsOf: new("2026-01-31T10:00:00.5Z")}
 			})},
 		{"query, empty values are none", trainJob(table+"?columns=&filter=&snapshot=", location, "COLUMNS=", "FILTER= "), nil, plain(nil)},
+		{"rows on the machines' disks", trainJob(table, location, "SPILL_LIMIT=200Gi"), nil,
+			plain(func(_ *Request, a *v1alpha1.ArrowCache) {
+				a.Spill = &v1alpha1.Spill{Limit: resource.MustParse("200Gi")}
+			})},
+		{"rows in the runtime's folder", trainJob(table, location, "SPILL_LIMIT=2Gi"), variables("SPILL_LIMIT=200Gi", "SPILL_HOST_PATH=/mnt/nvme"),
+			plain(func(_ *Request, a *v1alpha1.ArrowCache) {
+				a.Spill = &v1alpha1.Spill{Limit: resource.MustParse("2Gi"), HostPath: &v1alpha1.SpillFolder{Path: "/mnt/nvme"}}
+			})},
+		{"rows on claims instead", trainJob(table, location, "SPILL_STORAGE_CLASS=fast", "SPILL_LIMIT="), variables("SPILL_LIMIT=2Gi", "SPILL_HOST_PATH=/mnt/nvme"),
+			plain(func(_ *Request, a *v1alpha1.ArrowCache) {
+				a.Spill = &v1alpha1.Spill{Limit: resource.MustParse("2Gi"), Ephemeral: &v1alpha1.SpillClaim{StorageClassName: new("fast")}}
+			})},
+		{"a runtime's class, and no limit", trainJob(table, location), variables("SPILL_STORAGE_CLASS=fast"), plain(nil)},
 		{"files", trainJob("cache+s3://bucket/train/", "CLUSTER_SIZE=3", "METADATA_LOC="), nil, folder(nil)},
 		{"files, the runtime's table is for others", trainJob("cache+s3://bucket/train/"), variables(location, "SNAPSHOT_ID=7", "CATALOG_WAREHOUSE=w", "SCHEMA_NAME=s"), folder(nil)},
 		{"files, query", trainJob("cache+s3://bucket/train/?columns=a,b&filter=a%3E1&partitions=off"), nil,

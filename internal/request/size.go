@@ -5,11 +5,15 @@ package request
 
 import (
 	"math"
+	"path"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
@@ -24,6 +28,9 @@ const (
 	maxValue         = 4096
 	maxVariable      = 128
 )
+
+// leastSpill is the smallest limit of a volume for rows that the API accepts.
+var leastSpill = resource.MustParse("16Mi")
 
 // defaultIdleTTL is the idleTTL of a shared cache whose TrainJobs don't set IDLE_TTL: since nobody created it by hand, nobody would
 // delete it.
@@ -48,6 +55,43 @@ func (s *spec) size(arrow *v1alpha1.ArrowCache) {
 		s.refuse(p, "must be at least %dMi: that is what a head needs for %d data nodes", headPerNode*int64(arrow.DataNodes)>>20+1, arrow.DataNodes)
 	}
 	arrow.DataNode.Resources = s.resources("WORKER_CPU", "WORKER_MEM")
+	arrow.Spill = s.spill()
+}
+
+// spill parses the volume for the rows of a data node; nil if none is wanted. A TrainJob's class replaces its runtime's folder.
+func (s *spec) spill() *v1alpha1.Spill {
+	limit, wanted := s.lookup("SPILL_LIMIT")
+	class, claims := s.lookup("SPILL_STORAGE_CLASS")
+	folder, folders := s.lookup(folderName)
+	if !wanted {
+		if class.own {
+			s.refuse(class, "has an effect only with SPILL_LIMIT, which says how much of such a volume the rows of a data node may take, such as 200Gi")
+		}
+		return nil
+	}
+	amount, reason := parseQuantity(limit.value, corev1.ResourceMemory)
+	if reason == "" && amount.Cmp(leastSpill) < 0 {
+		reason = "must be at least 16Mi: it counts bytes"
+	}
+	if reason != "" {
+		s.refuse(limit, "%s", reason)
+	}
+	spill := &v1alpha1.Spill{Limit: amount}
+	switch {
+	case claims && folders && !class.own:
+		s.refuse(class, "excludes %s: leave one of them out", folderName)
+	case claims:
+		if wrong := validation.IsDNS1123Subdomain(class.value); wrong != nil {
+			s.refuse(class, "must be the name of a StorageClass: %s", wrong[0])
+		}
+		spill.Ephemeral = &v1alpha1.SpillClaim{StorageClassName: &class.value}
+	case folders:
+		if !path.IsAbs(folder.value) || slices.Contains(strings.Split(folder.value, "/"), "..") {
+			s.refuse(folder, "must be the absolute path of a folder of the machines, without ..")
+		}
+		spill.HostPath = &v1alpha1.SpillFolder{Path: folder.value}
+	}
+	return spill
 }
 
 func (s *spec) resources(cpu, memory string) corev1.ResourceRequirements {

@@ -41,6 +41,12 @@ type NodeStatus struct {
 		Used  int64 `json:"used"`
 		Limit int64 `json:"limit"`
 	} `json:"memory"`
+	Spill *SpillStatus `json:"spill"` // of a node whose rows are in files too
+}
+
+// SpillStatus says how many bytes of files with rows a data node has.
+type SpillStatus struct {
+	Bytes int64 `json:"bytes"`
 }
 
 // Reader is a client that reads a cache: one rank of a job with all its streams, as a head's /status has it (docs/contract.md). Rows, Bytes

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -112,6 +113,13 @@ def test_flipped_bytes_are_never_served(
     assert metric(cache, "spill_repaired_chunks_total") > 0
 
 
+def wait_for_spill(cache: Cache) -> list[dict[str, int]]:
+    """What the head knows of the files of all data nodes, which report once a second."""
+    while not all("spill" in node for node in cache.status()["nodes"]):
+        time.sleep(0.1)
+    return [node["spill"] for node in cache.status()["nodes"]]
+
+
 def test_a_restarted_node_serves_from_its_files(
     private: Callable[..., Cache], connect: Connect, folder: Path, tmp_path: Path
 ) -> None:
@@ -122,6 +130,9 @@ def test_a_restarted_node_serves_from_its_files(
     cache = spilled(private, table, tmp_path / "spill", nodes=2, mode="cluster")
     cache.wait("Ready")
     want = epoch(connect(cache), 0)
+    shown = wait_for_spill(cache)
+    assert all(0 < node["resident"] < node["bytes"] < node["limit"] for node in shown), shown
+    assert re.search(r"MiB of [\d.]+ .iB in files, [\d.]+ MiB of it in memory", cache.get("/")[1])
     table.rename(tmp_path / "away")  # nothing can be read from there
     cache.processes["node-0"].kill()
     cache.processes["node-0"].wait()
@@ -138,12 +149,18 @@ def test_too_little_room_is_explained(private: Callable[..., Cache], folder: Pat
     small = {"MEMORY_LIMIT": str(MEMORY)}
     cache = private(["--files", str(folder)], nodes=1, env=small)
     reason = cache.wait("Failed")["reason"]
-    assert "--spill-dir" in reason
-    cache = private(["--files", str(folder)], nodes=1, env={**small, "SPILL_DIR": str(tmp_path), "SPILL_LIMIT": "20Mi"})
+    assert "--spill-dir (in a cluster, spec.arrow.spill or SPILL_LIMIT)" in reason
+    needed = re.search(r"all take about (\d+) bytes", reason)
+    assert needed is not None, reason
+    enough = {**small, "SPILL_DIR": str(tmp_path / "enough"), "SPILL_LIMIT": str(int(1.1 * int(needed[1])))}
+    private(["--files", str(folder)], nodes=1, env=enough).wait("Ready")
+    cache = private(
+        ["--files", str(folder)], nodes=1, env={**small, "SPILL_DIR": str(tmp_path / "less"), "SPILL_LIMIT": "20Mi"}
+    )
     reason = cache.wait("Failed")["reason"]
     assert "--spill-limit" in reason
     assert "20.0 MiB" in reason
-    assert not list(tmp_path.rglob("*.rows")), "files of a cache that failed are left"
+    assert not list((tmp_path / "less").rglob("*.rows")), "files of a cache that failed are left"
 
 
 def test_a_stream_that_ends_early_leaves_nothing(

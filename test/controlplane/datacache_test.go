@@ -32,6 +32,8 @@ func memory(text string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(text)}
 }
 
+func spillOf(limit string) *v1alpha1.Spill { return &v1alpha1.Spill{Limit: resource.MustParse(limit)} }
+
 // TestDataCacheValidation checks that the API server rejects invalid specs, and accepts a partial pod template.
 func TestDataCacheValidation(t *testing.T) {
 	t.Parallel()
@@ -87,9 +89,19 @@ func TestDataCacheValidation(t *testing.T) {
 		"shared": {func(dc *v1alpha1.DataCache) {
 			dc.Spec.Sharing = v1alpha1.Sharing{Weights: map[string]int32{"team-a/train": 3}, MaxJobs: 9, MaxStreamsPerJob: 64}
 		}, ""},
-		"a weight of nothing": {func(dc *v1alpha1.DataCache) { dc.Spec.Sharing.Weights = map[string]int32{"a": 0} }, "weights must be from 1 to 1000"},
-		"a weight for nobody": {func(dc *v1alpha1.DataCache) { dc.Spec.Sharing.Weights = map[string]int32{"": 1} }, "names of 1 to 63 characters"},
-		"fewer than no jobs":  {func(dc *v1alpha1.DataCache) { dc.Spec.Sharing.MaxJobs = -1 }, "greater than or equal to 0"},
+		"a weight of nothing":  {func(dc *v1alpha1.DataCache) { dc.Spec.Sharing.Weights = map[string]int32{"a": 0} }, "weights must be from 1 to 1000"},
+		"a weight for nobody":  {func(dc *v1alpha1.DataCache) { dc.Spec.Sharing.Weights = map[string]int32{"": 1} }, "names of 1 to 63 characters"},
+		"fewer than no jobs":   {func(dc *v1alpha1.DataCache) { dc.Spec.Sharing.MaxJobs = -1 }, "greater than or equal to 0"},
+		"rows on disk":         {func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Spill = spillOf("200Gi") }, ""},
+		"too few rows on disk": {func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Spill = spillOf("200") }, "limit must be at least 16Mi"},
+		"rows on two disks": {func(dc *v1alpha1.DataCache) {
+			dc.Spec.Arrow.Spill = spillOf("200Gi")
+			dc.Spec.Arrow.Spill.Ephemeral, dc.Spec.Arrow.Spill.HostPath = &v1alpha1.SpillClaim{}, &v1alpha1.SpillFolder{Path: "/mnt"}
+		}, "ephemeral and hostPath exclude each other"},
+		"rows above a folder": {func(dc *v1alpha1.DataCache) {
+			dc.Spec.Arrow.Spill = spillOf("200Gi")
+			dc.Spec.Arrow.Spill.HostPath = &v1alpha1.SpillFolder{Path: "/mnt/../etc"}
+		}, "path must be absolute, without .."},
 		"half a second": {func(dc *v1alpha1.DataCache) {
 			dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{AsOf: new("2026-01-01T00:00:00.5Z")}
 		}, ""},

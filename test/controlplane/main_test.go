@@ -62,6 +62,8 @@ func TestMain(m *testing.M) {
 		Tools:  os.Getenv("DATACACHE_KUBE"),
 		CRDs:   []string{"../../manifests/base/crds/datacache.kubeflow.org_datacaches.yaml"},
 		Scheme: v1alpha1.AddToScheme,
+		// makes the claims of spill volumes
+		Controllers: []string{"ephemeral-volume-controller"},
 	}
 	os.Exit(proctest.Run("controlplane", false, func(binary string) int {
 		cacheserver = binary

@@ -48,6 +48,24 @@ var obstacles = map[string]obstacle{
 		setUp: func(t *testing.T, ns string) { t.Helper(); quota(t, ns, "requests.memory", "500Mi") },
 		event: "CacheProvisioning", want: []string{"StatefulSet train-cache: ", "exceeded quota: small"}, reason: "FailedCreate",
 	},
+	"a quota of ephemeral storage": {
+		setUp: func(t *testing.T, ns string) { t.Helper(); quota(t, ns, "requests.ephemeral-storage", "1Gi") },
+		job: func(t *testing.T, ns string) *trainer.TrainJob {
+			t.Helper()
+			return cacheJob(ns, "train", table, append(tableEnv(), variables("SPILL_LIMIT", "2Gi")...)...)
+		},
+		act:   kubetest.Act{Unready: true}, // the head waits
+		event: "CacheProvisioning", want: []string{"StatefulSet train-cache-0: ", "exceeded quota: small"}, reason: "FailedCreate",
+	},
+	"a quota of claims": {
+		setUp: func(t *testing.T, ns string) { t.Helper(); quota(t, ns, "requests.storage", "1Gi") },
+		job: func(t *testing.T, ns string) *trainer.TrainJob {
+			t.Helper()
+			return cacheJob(ns, "train", table, append(tableEnv(), variables("SPILL_LIMIT", "2Gi", "SPILL_STORAGE_CLASS", "fast")...)...)
+		},
+		act:   kubetest.Act{Unready: true},
+		event: "CacheProvisioning", want: []string{"Pod train-cache-0-", "ephemeral volume spill: ", "exceeded quota: small"}, reason: "FailedBinding",
+	},
 	"PodSecurity": {
 		job: violating, event: "CacheProvisioning",
 		want: []string{"StatefulSet reviews-cache: ", `violates PodSecurity "baseline`, "hostNetwork"}, reason: "FailedCreate",
@@ -123,7 +141,7 @@ func TestObstacles(t *testing.T) {
 			kubetest.Eventually(t, "the diagnosis", func() error { return blocks(t, client.ObjectKeyFromObject(job), want) })
 			if o.reason != "" {
 				name := "train"
-				if o.job != nil { // it uses the DataCache of byHand
+				if len(job.Spec.Initializer.Dataset.Env) == 0 { // it uses the DataCache of byHand
 					name = "reviews"
 				}
 				shown(t, page, ns, name, v1alpha1.ConditionReady, o.reason, o.want)

@@ -64,6 +64,7 @@ func TestRefusals(t *testing.T) {
 		"quantity of a head": {table, with("HEAD_MEM", "2 Gb"), []string{env, `"2 Gb"`, "must be a Kubernetes quantity"}},
 		"CACHE_IMAGE":        {table, with("CACHE_IMAGE", "evil"), []string{"spec.initializer.dataset.env[1].name: Forbidden", "CACHE_IMAGE can't be set by a TrainJob", "leave it out"}},
 		"TRAIN_JOB_NAME":     {table, with("TRAIN_JOB_NAME", "other"), []string{"spec.initializer.dataset.env[1].name: Forbidden", "TRAIN_JOB_NAME can't be set by a TrainJob", "leave it out"}},
+		"SPILL_HOST_PATH":    {table, with("SPILL_HOST_PATH", "/"), []string{"spec.initializer.dataset.env[1].name: Forbidden", "SPILL_HOST_PATH can't be set by a TrainJob", "leave it out"}},
 		"misspelt variable":  {table, with("CLUSTERSIZE", "3"), []string{"spec.initializer.dataset.env[1].name: Invalid value: ", `"CLUSTERSIZE"`, "is no parameter of a cache", "CLUSTER_SIZE"}},
 		"filter":             {table, with("FILTER", "label >="), []string{env, `"label >="`, "does not parse", "column 9", "expected a literal"}},
 		"filter of the URI":  {table + "?filter=label%20%3E%3D", with(), []string{uri, `"filter=label >="`, "does not parse", "column 9"}},

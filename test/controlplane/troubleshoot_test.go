@@ -38,25 +38,27 @@ import (
 // rejections has the test of each row of docs/troubleshoot.md about TrainJobs that are rejected: a file and its function, whose text has
 // the row's words.
 var rejections = map[string]string{
-	"`storageUri: ... must be cache://<schema>/<table>`":           "test/controlplane/refuse_test.go TestRefusals",
-	"`storageUri: ... there is no DataCache`":                      "test/controlplane/refuse_test.go TestRefusals",
-	"`storageUri: ... name 2 of 3`":                                "internal/request/refuse_test.go TestParseRefuses",
-	"`storageUri: ... can only be named alone`":                    "internal/request/check_test.go TestCheckReference",
-	"`storageUri: ... is not for the namespace`":                   "test/controlplane/refuse_test.go TestCacheOfANamespaceThatDoesNotAllow",
-	"`CLUSTER_SIZE ... must be an integer`":                        "test/controlplane/refuse_test.go TestRefusals",
-	"`HEAD_MEM`, `WORKER_MEM` ... `must be a Kubernetes quantity`": "test/controlplane/refuse_test.go TestRefusals",
-	"`HEAD_MEM ... must be at least`":                              "internal/request/refuse_test.go TestParseRefuses",
-	"`numNodes: ... ranks, each of which reads from at least`":     "internal/request/refuse_test.go TestParseRefuses",
-	"`FILTER ... does not parse`":                                  "test/controlplane/refuse_test.go TestRefusals",
-	"`METADATA_LOC must be set`":                                   "internal/request/refuse_test.go TestParseRefuses",
-	"`metadata.name: ... at most 33`":                              "test/controlplane/refuse_test.go TestNamesThatAreTooLong",
-	"`CACHE_IMAGE`, `TRAIN_JOB_NAME` `can't be set by a TrainJob`": "test/controlplane/refuse_test.go TestRefusals",
-	"`is no parameter of a cache`":                                 "test/controlplane/refuse_test.go TestRefusals",
-	"`runtimeRef.name: ... can't be used with a cache`":            "test/controlplane/refuse_test.go TestRuntimesThatCannotServe",
-	"`its label ... derive=false forbids a copy`":                  "test/controlplane/refuse_test.go TestRuntimesThatCannotServe",
-	"`the runtime ... is not made yet`":                            "internal/admit/admit_test.go TestTheTwinIsNotMadeYet",
-	"`READERS=Anyone, ... is not allowed by this installation`":    "internal/admit/admit_test.go TestAnyoneIsNotAllowed",
-	"`failed calling webhook \"...datacache.kubeflow.org\"`":       "test/controlplane/down_test.go TestWebhookIsDown",
+	"`storageUri: ... must be cache://<schema>/<table>`":                              "test/controlplane/refuse_test.go TestRefusals",
+	"`storageUri: ... there is no DataCache`":                                         "test/controlplane/refuse_test.go TestRefusals",
+	"`storageUri: ... name 2 of 3`":                                                   "internal/request/refuse_test.go TestParseRefuses",
+	"`storageUri: ... can only be named alone`":                                       "internal/request/check_test.go TestCheckReference",
+	"`storageUri: ... is not for the namespace`":                                      "test/controlplane/refuse_test.go TestCacheOfANamespaceThatDoesNotAllow",
+	"`CLUSTER_SIZE ... must be an integer`":                                           "test/controlplane/refuse_test.go TestRefusals",
+	"`HEAD_MEM`, `WORKER_MEM` ... `must be a Kubernetes quantity`":                    "test/controlplane/refuse_test.go TestRefusals",
+	"`HEAD_MEM ... must be at least`":                                                 "internal/request/refuse_test.go TestParseRefuses",
+	"`numNodes: ... ranks, each of which reads from at least`":                        "internal/request/refuse_test.go TestParseRefuses",
+	"`FILTER ... does not parse`":                                                     "test/controlplane/refuse_test.go TestRefusals",
+	"`METADATA_LOC must be set`":                                                      "internal/request/refuse_test.go TestParseRefuses",
+	"`metadata.name: ... at most 33`":                                                 "test/controlplane/refuse_test.go TestNamesThatAreTooLong",
+	"`SPILL_LIMIT ... must be at least`":                                              "internal/request/refuse_test.go TestParseRefuses",
+	"`SPILL_STORAGE_CLASS ... only with SPILL_LIMIT`":                                 "internal/request/refuse_test.go TestParseRefuses",
+	"`CACHE_IMAGE`, `SPILL_HOST_PATH`, `TRAIN_JOB_NAME` `can't be set by a TrainJob`": "test/controlplane/refuse_test.go TestRefusals",
+	"`is no parameter of a cache`":                                                    "test/controlplane/refuse_test.go TestRefusals",
+	"`runtimeRef.name: ... can't be used with a cache`":                               "test/controlplane/refuse_test.go TestRuntimesThatCannotServe",
+	"`its label ... derive=false forbids a copy`":                                     "test/controlplane/refuse_test.go TestRuntimesThatCannotServe",
+	"`the runtime ... is not made yet`":                                               "internal/admit/admit_test.go TestTheTwinIsNotMadeYet",
+	"`READERS=Anyone, ... is not allowed by this installation`":                       "internal/admit/admit_test.go TestAnyoneIsNotAllowed",
+	"`failed calling webhook \"...datacache.kubeflow.org\"`":                          "test/controlplane/down_test.go TestWebhookIsDown",
 }
 
 // waits has the test of each reason for which kubectl datacache why says that a TrainJob waits; those of obstacles are in TestObstacles.
@@ -116,8 +118,9 @@ func TestTroubleshooting(t *testing.T) {
 
 	tests = map[string]string{ // of files that a TrainJob's diagnosis treats like the others
 		"no room to load even one row group at a time": "test/faults/limits_test.go TestMemoryLimitTooSmall",
-		"checksum":            "test/faults/storage_test.go TestCorruptByteInChecksummedPage",
-		"its footer promises": "cacheserver/source/parquet/footer_test.go TestFooters",
+		"checksum":                     "test/faults/storage_test.go TestCorruptByteInChecksummedPage",
+		"spill folder ...: needed ...": "test/conformance/test_spill.py test_too_little_room_is_explained",
+		"its footer promises":          "cacheserver/source/parquet/footer_test.go TestFooters",
 	}
 	for _, f := range failures {
 		for _, said := range f.says {

@@ -297,15 +297,15 @@ func (l *load) keep(index int, sealed rows.Sealed) {
 
 // explain adds the split to an error and, if the budget is exhausted, how much is still to be loaded.
 func (l *load) explain(split source.Split, err error) error {
-	loaded, bytes := l.progress.Report(0)
-	done, all := len(loaded), len(l.splits)
-	what := fmt.Sprintf("for the rows of all %d splits (%d are loaded)", all, done)
-	if done > 0 {
-		what = fmt.Sprintf("for the rows of all %d splits (%d are loaded, all take about %s)", all, done, words.ExactBytes(bytes/int64(done)*int64(all)))
+	loaded, _ := l.progress.Report(0)
+	var total int64
+	for i := range l.splits {
+		total += l.need(i).rows
 	}
+	what := fmt.Sprintf("for the rows of all %d splits (%d are loaded, all take about %s)", len(l.splits), len(loaded), words.ExactBytes(total))
 	advice := "add data nodes, cache fewer columns or rows"
 	if l.Spill == nil {
-		advice += ", or keep the rows on a local disk: --spill-dir of the data node"
+		advice += fmt.Sprintf(", or give each data node %s of a local disk: --spill-dir (in a cluster, spec.arrow.spill or SPILL_LIMIT)", words.Bytes(float64(total)))
 	}
 	return fmt.Errorf("%s: %w", split, noRoom(err, what, advice))
 }

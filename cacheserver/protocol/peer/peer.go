@@ -156,6 +156,7 @@ type Progress struct {
 // Vitals is what people see of a node on the head's page.
 type Vitals struct {
 	Memory  protocol.MemoryStatus `json:"memory"`
+	Spill   *protocol.SpillStatus `json:"spill,omitempty"`
 	Total   protocol.Traffic      `json:"total"`   // since the node started
 	Readers []protocol.Reader     `json:"readers"` // at most protocol.MaxReaders
 }

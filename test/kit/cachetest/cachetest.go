@@ -53,6 +53,7 @@ func Everything() *v1alpha1.DataCache {
 			Affinity:     &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}},
 		}},
 	}
+	arrow.Spill = &v1alpha1.Spill{Limit: resource.MustParse("200Gi"), Ephemeral: &v1alpha1.SpillClaim{StorageClassName: new("local-nvme")}}
 	arrow.ServiceAccount.Annotations = map[string]string{"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/reader"}
 	dc.Spec.Credentials = &v1alpha1.Credentials{SecretRef: corev1.LocalObjectReference{Name: "s3-keys"}}
 	arrow.Env = []v1alpha1.StoreVariable{{Name: "AWS_REGION", Value: "eu-central-1"}}
