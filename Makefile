@@ -571,7 +571,7 @@ bench-mix: build venv ## Print what a mixture of three tables costs beside one t
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/mix.py --server $(SERVER)
 
 .PHONY: bench-host
-bench-host: build venv ## Print what eight ranks of one host with the same rows cost, each alone and with one reader (about 3 min, 3 GB of memory; BENCH=--packs for packs).
+bench-host: build venv ## Print what eight ranks of one host cost, each alone and with one reader: with the same rows, and with their own from 64 data nodes (about 5 min, 3 GB of memory; BENCH=--packs for packs).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/host.py --server $(SERVER) $(BENCH)
 
 .PHONY: bench-take

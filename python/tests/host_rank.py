@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""One of several ranks of a host that read the same rows, as a process: python host_rank.py '{...}'.
+"""One of several ranks of a host that one reader serves, as a process: python host_rank.py '{...}'.
 
 Prints, a line of JSON each: of every step its number, a hash of its rows and the seconds that it waited; at the end,
 how many steps came from the reader of the host. Waits for a line of input before the step named `pause`.
@@ -17,17 +17,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from kubeflow_datacache import Batch, DataCache, Loader, Pack, PackedBatch, PackLoader, World, mix
+from kubeflow_datacache import loader as loader_module
 
 
 def hash_of(batch: Batch) -> str:
     """A hash of a batch's rows, and of what a rank knows of them."""
-    rows, sink = batch.arrow(), pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-    found = hashlib.sha256(sink.getvalue())
+    rows = batch.arrow()
+    found = hashlib.sha256(repr([rows.schema.to_string(), rows.to_pydict()]).encode())
     found.update(repr([batch.indices.tolist(), batch.weight]).encode())
     if isinstance(batch, PackedBatch):
         packs = [None if pack is None else [part.tolist() for part in pack] for pack in batch.planned.packs]
@@ -37,7 +34,7 @@ def hash_of(batch: Batch) -> str:
 
 def loader_of(cache: DataCache, own: Mapping[str, Any]) -> Loader:
     """The loader of a rank."""
-    world = World(own.get("rank", 0), own.get("size", 1), replicas=own["replicas"])
+    world = World(own.get("rank", 0), own.get("size", 1), replicas=own["replicas"], local=own.get("local", 1))
     options: Any = {**own["options"], "world": world, "host": own["host"]}
     if pack := own.get("pack"):
         options = {name: value for name, value in options.items() if name not in ("global_batch_size", "tail")}
@@ -49,6 +46,7 @@ def loader_of(cache: DataCache, own: Mapping[str, Any]) -> Loader:
 def main(own: Mapping[str, Any]) -> None:
     """Reads epochs."""
     sys.executable = own.get("executable", sys.executable)
+    loader_module.__dict__["_MOST_CONNECTIONS"] = own.get("connections", 256)
     with DataCache(own["endpoint"], retry_seconds=60) as cache:
         loader = loader_of(cache, own)
         if "state" in own:

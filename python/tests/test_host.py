@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of one host that read the same rows through one reader: real processes against a real server."""
+"""Ranks of one host that read through one reader: real processes against a real server."""
 
 from __future__ import annotations
 
@@ -225,20 +225,57 @@ def test_ranks_begin_within_a_window(host: Host, endpoint: str) -> None:
         assert rank.shared == len(want) - begin
 
 
-@pytest.mark.parametrize("own", [{}, PACKED, BALANCED], ids=["rows", "packs", "balanced"])
-def test_a_killed_reader(host: Host, endpoint: str, chance: Chance, own: dict[str, Any]) -> None:
+def test_consecutive_ranks_read_once(host: Host, endpoint: str, chance: Chance) -> None:
+    """Each rank gets the rows of its place, as alone, and all steps come from the reader."""
+    for _, rng in chance.schedules(4):
+        hosts, local, replicas = rng.randint(1, 3), rng.randint(2, 4), rng.choice([1, 1, 2])
+        first, size = rng.randrange(hosts) * local, hosts * local
+        options: dict[str, Any] = {**OPTIONS, "global_batch_size": rng.randint(2, 300), "shuffle": rng.random() < 0.7}
+        options |= {"tail": rng.choice(["drop", "keep", "pad"]), "prefetch_bytes": rng.choice([1, 1 << 18, 1 << 26])}
+        options |= {"clump": rng.choice([1, 1, 7]), "window": rng.choice([0, 0, 64]) * options["shuffle"]}
+        if options["shuffle"] and not options["window"] and options["global_batch_size"] >= 64 and rng.random() < 0.5:
+            options["order"] = 2
+        own: dict[str, Any] = {"options": options, "size": size, "mix": "order" not in options and rng.random() < 0.3}
+        print(own, first, local, replicas)
+        here = {"replicas": replicas, "local": local, "connections": 1}
+        places = [*range(first, first + local)] * replicas
+        for rank, process in [(rank, host.start(**own, **here, rank=rank)) for rank in places]:
+            want = read_alone(endpoint, **own, rank=rank)
+            assert process.rest().rows == want
+            assert process.shared == len(want)
+
+
+def test_which_ranks_share_connections(endpoint: str) -> None:
+    """With "auto", consecutive ranks have one reader where they would have more than 256 connections."""
+    with DataCache(endpoint) as cache:
+        for local, required, replicas, want in (
+            *((128, False, 1, 1), (129, False, 1, 129), (8, True, 1, 8)),
+            *((8, True, 2, 1), (129, True, 2, 129), (0, True, 1, 1)),
+        ):
+            world = World(0, 129 * 8 * 16, replicas=replicas, local=local)
+            for loader, parts in ((cache.loader(**OPTIONS), want), (cache.loader(**OPTIONS, balance="text"), 1)):
+                assert loader._parts(world, required=required) == parts  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize(
+    ("own", "places"),
+    [({}, [{}, {}]), (PACKED, [{}, {}]), (BALANCED, [{}, {}]), ({"size": 4, "local": 2}, [{"rank": 2}, {"rank": 3}])],
+    ids=["rows", "packs", "balanced", "consecutive ranks"],
+)
+def test_a_killed_reader(host: Host, endpoint: str, chance: Chance, own: dict[str, Any], places: list[Any]) -> None:
     """Its ranks read alone from the next step on: the same rows, and nobody waits for long."""
-    alone = read_alone(endpoint, **own)
+    here = {"replicas": RANKS // own.get("local", 1), "connections": 1}
+    alone = [read_alone(endpoint, **own, **place) for place in places]
     for _, rng in chance.schedules(1):
-        ranks = [host.start(**own, host="auto", pause=rng.randrange(STEPS - 1)) for _ in range(RANKS)]
+        ranks = [host.start(**own, **here, **place, host="auto", pause=rng.randrange(STEPS - 1)) for place in places]
         reader = host.reader()
         if rng.random() < 0.8:  # otherwise while it starts
             assert ranks[0].step()["step"] == 0
         os.kill(reader, rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP]))
         for rank in ranks:
             rank.go_on()
-        for rank in ranks:
-            assert rank.rest().rows == alone
+        for rank, want in zip(ranks, alone, strict=True):
+            assert rank.rest().rows == want
             assert rank.longest < 6 + SLOW, rank.lines
         with contextlib.suppress(ProcessLookupError):  # one that was stopped
             os.kill(reader, signal.SIGKILL)

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-host: what ranks of one host that train on the same rows cost, each alone and with one reader."""
+"""make bench-host: what ranks of one host cost, each alone and with one reader: of the same rows, and of their own."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import json
 import os
 import re
 import resource
+import select
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +29,12 @@ from kubeflow_datacache import DataCache, Loader, Pack, PackedBatch, World
 LENGTH, BATCH = 512, 128  # int32 tokens of a row, rows of a step: those of 1,024 over 8 groups of ranks
 PACK: Final = Pack("tokens", tokens=8 * LENGTH, packs=BATCH // 8)  # with --packs: steps of as many rows
 WAYS: Final = ("off", "require")
-BARS: Final = {"wire": 1.01, "CPU": 0.45, "wall": 0.5}
+BARS: Final = {
+    "rows": {"wire": 1.01, "CPU": 0.45, "wall": 0.5},
+    "packs": {"wire": 1.01, "CPU": 0.45, "wall": 0.5},
+    "own rows": {"client": 0.85, "connections": 0.125},
+}
+What = Literal["rows", "packs", "own rows"]  # the same rows for all ranks, the same packs, or rows of its own for each
 
 
 def table(lake: Lake, gigabytes: float) -> Made:
@@ -42,12 +48,12 @@ def table(lake: Lake, gigabytes: float) -> Made:
     return Made("tokens", lake.create("tokens", data.schema, data, properties=properties).metadata_location)
 
 
-def rank(endpoint: str, host: Any, ranks: int, *, packs: bool) -> None:
+def rank(endpoint: str, host: Any, ranks: int, number: int, what: What) -> None:
     """One rank: reads the second epoch when told to, copies the tokens of each step once, as to a device, and prints
     what it cost."""
     with DataCache(endpoint, retry_seconds=10) as cache:
-        world = World(0, 1, replicas=ranks)
-        own: Any = {"pack": PACK} if packs else {"global_batch_size": BATCH}
+        world = World(number, ranks, local=ranks) if what == "own rows" else World(0, 1, replicas=ranks)
+        own: Any = {"pack": PACK} if what == "packs" else {"global_batch_size": BATCH * world.size}
         loader: Loader = cache.loader(**own, seed=7, host=host, world=world)
         device = np.empty(BATCH * LENGTH, np.int32)
         next(iter(loader))  # the reader of the host starts
@@ -68,30 +74,43 @@ def rank(endpoint: str, host: Any, ranks: int, *, packs: bool) -> None:
         sys.stdin.readline()
 
 
-def measure(cache: Cache, host: str, ranks: int, *, packs: bool) -> dict[str, float]:
-    """Reads an epoch on each rank at once. Returns CPU seconds of clients and server, wall seconds, and bytes sent."""
-    command = [sys.executable, __file__, "--rank", cache.endpoint, host, str(ranks), "packs" if packs else "rows"]
+def measure(cache: Cache, host: str, ranks: int, what: What) -> dict[str, float]:
+    """Reads an epoch on each rank at once. Returns CPU seconds of clients and server, wall seconds, bytes sent,
+    connections in the middle of the epoch, and a sum of all rows."""
+    command = [sys.executable, __file__, "--rank", cache.endpoint, host, str(ranks)]
+    already = connections(cache)
     job = f"bench-{os.getpid()}-{time.time_ns()}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": job}
     processes = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-        for _ in range(ranks)
+        subprocess.Popen(
+            [*command, str(number), what], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        for number in range(ranks)
     ]
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
     server, reader, sent = server_cpu(cache), reader_cpu(job), bytes_sent(cache)
     tell(processes)
+    connected = most_connections(cache, processes) - already
     spent = [json.loads(process.stdout.readline()) for process in processes if process.stdout is not None]
     server, reader, sent = server_cpu(cache) - server, reader_cpu(job) - reader, bytes_sent(cache) - sent
     tell(processes)
     for process in processes:
         process.wait()
     assert sent, "the server counted no bytes of streams"
-    assert len({each["sum"] for each in spent}) == 1, f"ranks read other rows: {spent}"
+    assert (len({each["sum"] for each in spent}) == 1) == (ranks == 1 or what != "own rows"), f"not these rows: {spent}"
     assert all(each["shared"] == (host != "off") for each in spent), f"not shared as wanted: {spent}"
     clients = sum(each["cpu"] for each in spent) + reader
-    return {"client": clients, "server": server, "wall": max(each["wall"] for each in spent), "bytes": sent}
+    wall, total = max(each["wall"] for each in spent), sum(each["sum"] for each in spent)
+    return {
+        "client": clients,
+        "server": server,
+        "wall": wall,
+        "bytes": sent,
+        "connections": connected,
+        "sum": total,
+    }
 
 
 def tell(processes: list[subprocess.Popen[str]]) -> None:
@@ -123,6 +142,20 @@ def process_cpu(process: int) -> float:
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
+def connections(cache: Cache) -> int:
+    """The sockets of the cache's process."""
+    files = Path(f"/proc/{cache.processes['local'].pid}/fd").iterdir()
+    return sum(os.path.realpath(file).rpartition("/")[2].startswith("socket:") for file in files)
+
+
+def most_connections(cache: Cache, processes: list[subprocess.Popen[str]]) -> int:
+    """The most sockets of the cache's process until a rank has read its epoch."""
+    most, outputs = 0, [process.stdout for process in processes if process.stdout is not None]
+    while not select.select(outputs, [], [], 0.05)[0]:
+        most = max(most, connections(cache))
+    return most
+
+
 def bytes_sent(cache: Cache) -> float:
     """Bytes of streams that the data nodes have sent."""
     _, metrics = cache.get("/metrics")
@@ -140,46 +173,52 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", type=Path, required=True, help="the cacheserver binary")
     parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the table")
-    parser.add_argument("--ranks", type=int, default=8, help="ranks with the same rows")
-    parser.add_argument("--nodes", type=int, default=1, help="data nodes")
-    parser.add_argument("--packs", action="store_true", help="read packs of tokens")
+    parser.add_argument("--ranks", type=int, default=8, help="ranks of the host")
+    parser.add_argument("--nodes", type=int, default=1, help="data nodes, for the same rows")
+    parser.add_argument("--far", type=int, default=64, help="data nodes, for each rank's own rows; 0: not measured")
+    parser.add_argument("--packs", action="store_true", help="read packs of tokens instead of the same rows")
     parser.add_argument("--rounds", type=int, default=3, help="epochs each way, in turns; the best counts")
     own = parser.parse_args(arguments)
-    best: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        caches = Caches(own.server.resolve(), Path(folder) / "logs")
+        made = table(Lake(Path(folder)), own.gigabytes)
+        caches = Caches(own.server.resolve(), Path(folder) / "logs", keep=1)
         try:
-            cache = caches.of(table(Lake(Path(folder)), own.gigabytes), nodes=own.nodes)
-            for _ in range(own.rounds):
-                for way, ranks in ((WAYS[0], 1), *((way, own.ranks) for way in WAYS)):
-                    name = f"{ranks} alone" if way == "off" else f"{ranks} by one reader"
-                    figures = measure(cache, way, ranks, packs=own.packs)
-                    best[name] = {what: min(n, best.get(name, figures)[what]) for what, n in figures.items()}
+            if own.nodes:
+                compare(caches.of(made, nodes=own.nodes), "packs" if own.packs else "rows", own.nodes, own)
+            if own.far:
+                compare(caches.of(made, nodes=own.far), "own rows", own.far, own)
         finally:
             caches.close()
-    report(best, own)
 
 
-def report(best: dict[str, dict[str, float]], own: argparse.Namespace) -> None:
-    """Prints the table and the ratios."""
-    of = "packs of tokens" if own.packs else "tokens"
-    print(f"a shuffled epoch of {own.gigabytes:g} GB of {of}, {own.nodes} data nodes; the least of {own.rounds}")
-    print(f"{'':18} {'clients CPU-s':>14} {'server CPU-s':>13} {'wall s':>8} {'GB sent':>8}")
-    for name, row in best.items():
-        print(f"{name:18} {row['client']:14.2f} {row['server']:13.2f} {row['wall']:8.2f} {row['bytes'] / 1e9:8.2f}")
+def compare(cache: Cache, what: What, nodes: int, own: argparse.Namespace) -> None:
+    """Measures in turns one rank, all ranks alone and all with one reader, and prints the least of each figure."""
+    best: dict[str, dict[str, float]] = {}
+    for _ in range(own.rounds):
+        for way, ranks in ((WAYS[0], 1), *((way, own.ranks) for way in WAYS)):
+            name = f"{ranks} alone" if way == "off" else f"{ranks} by one reader"
+            figures = measure(cache, way, ranks, what)
+            least = best.setdefault(name, figures)
+            assert figures["sum"] == least["sum"], f"{name}: other rows than before"
+            most = max(figures["connections"], least["connections"])
+            best[name] = {figure: min(n, least[figure]) for figure, n in figures.items()} | {"connections": most}
     one, alone, shared = best.values()
-    ratios = {
-        "wire": shared["bytes"] / one["bytes"],
-        "CPU": (shared["client"] + shared["server"]) / (alone["client"] + alone["server"]),
-        "wall": shared["wall"] / alone["wall"],
-    }
-    for name, ratio in ratios.items():
-        beside = "one reader" if name == "wire" else f"{own.ranks} alone"
-        print(f"{name}: {ratio:.3f} of {beside}; the bar is {BARS[name]}")
+    assert alone["sum"] == shared["sum"], "the reader's rows are others"
+    print(f"a shuffled epoch of {own.gigabytes:g} GB of {what}, {nodes} data nodes; the least of {own.rounds}")
+    print(f"{'':18} {'clients CPU-s':>14} {'server CPU-s':>13} {'wall s':>8} {'GB sent':>8} {'connections':>12}")
+    for name, row in best.items():
+        costs = f"{row['client']:14.2f} {row['server']:13.2f} {row['wall']:8.2f} {row['bytes'] / 1e9:8.2f}"
+        print(f"{name:18} {costs} {row['connections']:12.0f}")
+    ratios = {figure: shared[figure] / alone[figure] for figure in ("client", "wall", "connections")}
+    ratios["CPU"] = (shared["client"] + shared["server"]) / (alone["client"] + alone["server"])
+    ratios["wire"] = shared["bytes"] / one["bytes"]
+    for figure, bar in BARS[what].items():
+        beside = "one reader" if figure == "wire" else f"{own.ranks} alone"
+        print(f"{figure}: {ratios[figure]:.3f} of {beside}; the bar is {bar}", flush=True)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--rank"]:
-        rank(sys.argv[2], sys.argv[3], int(sys.argv[4]), packs=sys.argv[5] == "packs")
+        rank(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]), cast("What", sys.argv[6]))
     else:
         main()

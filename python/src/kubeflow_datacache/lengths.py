@@ -11,12 +11,13 @@ from kubeflow_datacache.fetch.merge import Merge, RowFeed
 from kubeflow_datacache.fetch.prefetch import Prefetcher
 from kubeflow_datacache.host.merge import Group
 from kubeflow_datacache.host.protocol import Start
-from kubeflow_datacache.loader import Loader
+from kubeflow_datacache.loader import HostMade, Loader
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.order.packed import RankSteps, StepsPlan
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.stop import Stop
+from kubeflow_datacache.world import World
 
 # Parts of prefetch_bytes: received rows, batches, and lengths that were read ahead.
 _ROWS_SHARE, _READY_SHARE, _LENGTHS_SHARE = 2, 4, 8
@@ -61,12 +62,16 @@ class LengthsLoader(Loader):
             order, share, merge, step=self._step, transform=None, ready_bytes=ready, timer=self._timer, make=make
         )
 
-    def merge_from(self, start: Start, *, ahead: int, block: int) -> tuple[Merge, RankSteps[Any] | None]:
-        """See Loader.merge_from."""
+    def merge_from(self, start: Start, *, ahead: int, block: int, parts: int) -> HostMade:
+        """See Loader.merge_from. parts is 1."""
+        assert parts == 1
         self._move(start.epoch, start.step, (start.position, start.number))
         share = self._share_in(self.world)
         steps = self._rank_steps(share)
-        return self._merge_steps(share, steps, ahead, block, None), steps
+        return self._merge_steps(share, steps, ahead, block, None), steps, lambda rows: [0, rows.size]
+
+    def _parts(self, world: World, *, required: bool) -> int:
+        return 1  # consecutive ranks have rows from everywhere in a step
 
     def _merge_steps(self, share: Share, steps: RankSteps[Any], ahead: int, block: int, group: Group | None) -> Merge:
         order = self._order

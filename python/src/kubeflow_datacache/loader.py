@@ -30,10 +30,12 @@ from kubeflow_datacache.monitoring.stats import Depth, Stats
 from kubeflow_datacache.notebook import html_table
 from kubeflow_datacache.options import LoaderOptions, LocalRandomSeed, check_options, explicit_signature
 from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.order.local import LocalPlan, Locals
 from kubeflow_datacache.order.packed import RankSteps
 from kubeflow_datacache.order.plan import Plan
 from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.rows.heap import HEAP
 from kubeflow_datacache.state import LoaderState, State, another_window, rescaled, warn_no_steps, warn_nothing_left
 from kubeflow_datacache.stop import Stop
@@ -50,6 +52,9 @@ _READY_SHARE = 4  # merged batches get 1/4, received messages the rest
 _AHEAD_SHARE = 2  # received messages get 1/2
 _MADE_SHARE = 4  # results get 1/4
 _BLOCK_SHARE = 16  # a block that is being merged gets 1/16, as its results may be many times as large
+# Connections of the ranks of a host to data nodes above which one reader costs less (make bench-host).
+_MOST_CONNECTIONS = 256
+HostMade = tuple[Merge, RankSteps[Any] | None, Callable[[StepBlock], list[int]]]
 
 
 class Loader:
@@ -411,11 +416,20 @@ class Loader:
             make_plan=make_plan,
         )
 
-    def merge_from(self, start: Start, *, ahead: int, block: int) -> tuple[Merge, RankSteps[Any] | None]:
-        """What reads the blocks from a place on, for the reader of a host, and the steps where they depend on lengths.
-        See merge."""
+    def merge_from(self, start: Start, *, ahead: int, block: int, parts: int) -> HostMade:
+        """What reads the blocks from a place on, for the reader of a host, the steps where they depend on lengths, and
+        what divides a block's rows among consecutive ranks: see HostStream.
+
+        parts: the number of these ranks. ahead, block: as of merge. A block is as large as blocks of all ranks.
+        """
         self._move(start.epoch, start.step)
-        return self.merge(self._share_in(self.world), ahead, block), None
+        ranks = Locals(self._order, self._share_in(self.world), parts)
+
+        def make_plan(feed: RowFeed) -> LocalPlan:
+            return LocalPlan(ranks, feed.info.placement, apart=feed.apart, numbered=feed.numbered)
+
+        merge = self.merge(ranks.share, ahead, block // parts, None if parts == 1 else make_plan)
+        return merge, None, lambda rows: ranks.bounds(rows.steps[0])
 
     def _reader_options(self) -> dict[str, Any]:
         """The options of the loader by which a reader of the host reads the rows of this one."""
@@ -423,11 +437,20 @@ class Loader:
 
     def _group(self, share: Share) -> Group | None:
         """The ranks of this host with which this one reads; None to read alone."""
-        order = {**self._state().as_dict(), "epoch": 0, "next_step": 0}
         if self._options["host"] == "off":
             return None
+        order, world = {**self._state().as_dict(), "epoch": 0, "next_step": 0}, self.world
         required, own = self._options["host"] == "require", self._reader_options()
-        return group_of(self._cache, self._dataset.fingerprint, own, order, self.world, share, required=required)
+        parts = self._parts(world, required=required)
+        source, fingerprint = self._cache, self._dataset.fingerprint
+        return group_of(source, fingerprint, own, order, world, share, required=required, parts=parts)
+
+    def _parts(self, world: World, *, required: bool) -> int:
+        """Of how many consecutive ranks of this host one reader reads the rows: of all, if these would otherwise have
+        many connections, or if a reader is required and no ranks have the same rows; else of one."""
+        local = world.local_here()
+        alone = required and world.replicas_here() == 1
+        return local if alone or local * self._nodes > _MOST_CONNECTIONS else 1
 
     def _order_of(self, own: Mapping[str, Any]) -> Epoch:
         """The order of epoch 0 for checked options."""
@@ -462,12 +485,17 @@ class Loader:
         """Where rows can be requested by number: one source; of a mixture, one for each part."""
         return [TakeSource(cast("StreamClient", self._cache), self._columns, self._dataset, self._options["early"])]
 
+    @property
+    def _nodes(self) -> int:
+        """The number of data nodes that have rows."""
+        placements = [source.cache.described.placement for source in self._sources]
+        return sum(end > start for placement in placements for start, end in placement.bounds)
+
     def _takes(self, stop: Stop) -> bool:
         """Whether an epoch is read by row numbers, which costs less where there are many data nodes."""
-        order, placements = self._order, [source.cache.described.placement for source in self._sources]
-        if not order.scattered and not any(placement.scattered for placement in placements):
+        order, nodes = self._order, self._nodes
+        if not order.scattered and not any(source.cache.described.placement.scattered for source in self._sources):
             return False
-        nodes = sum(end > start for placement in placements for start, end in placement.bounds)
         if not takes(nodes, 1.0):
             return False
         row_bytes = max(source.info(stop).row_bytes for source in self._sources)

@@ -69,8 +69,9 @@ class LoaderOptions(TypedDict, total=False):
     converted there. As with torch.Tensor.to, values that do not fit wrap around. arrow() and numpy() stay as received.
     host: whether the ranks of one container that read the same rows, as with tensor parallelism, read them once: the
     first starts a process that reads, and all copy the rows from its shared memory, whose pages count as memory of the
-    container and not as files in /dev/shm. "auto" does so where World says that there are such ranks, and reads alone
-    if anything fails, with the same rows; "require" raises DataCacheError instead. "off" reads alone.
+    container and not as files in /dev/shm. "auto" does so where World says that there are such ranks, also for ranks
+    with rows of their own if these had more than 256 connections to data nodes, and reads alone if anything fails, with
+    the same rows; "require" raises DataCacheError instead. "off" reads alone.
     early: whether to read while the cache still loads, if it knows then how many rows each data node will have: the
     rows are the same in the same order, and batches come as soon as their rows are loaded. Then a load that fails ends
     the iteration with CacheFailedError; a state saved before stays valid. False waits until all rows are loaded.

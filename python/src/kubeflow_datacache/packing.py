@@ -20,7 +20,7 @@ from kubeflow_datacache.fetch.head_plan import HeadPlan, NotPlannedError
 from kubeflow_datacache.fetch.merge import Merge
 from kubeflow_datacache.host.protocol import Start
 from kubeflow_datacache.lengths import LengthsLoader
-from kubeflow_datacache.loader import Loader
+from kubeflow_datacache.loader import HostMade, Loader
 from kubeflow_datacache.notebook import html_table
 from kubeflow_datacache.options import Host, LoaderOptions
 from kubeflow_datacache.order.epoch import Epoch, Share
@@ -270,10 +270,10 @@ class PackLoader(LengthsLoader):
 
         return RankSteps(plan, self._step)
 
-    def merge_from(self, start: Start, *, ahead: int, block: int) -> tuple[Merge, RankSteps[Any] | None]:
+    def merge_from(self, start: Start, *, ahead: int, block: int, parts: int) -> HostMade:
         """See Loader.merge_from."""
         self._checked = start != Start(0, 0, 0, 0)
-        return super().merge_from(start, ahead=ahead, block=block)
+        return super().merge_from(start, ahead=ahead, block=block, parts=parts)
 
     def _reader_options(self) -> dict[str, Any]:
         own = super()._reader_options()

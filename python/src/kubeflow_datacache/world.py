@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import operator
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
@@ -18,16 +21,19 @@ from kubeflow_datacache.arguments import check_int
 class World:
     """Rank `rank` of `size` ranks, 0 <= rank < size. The size may exceed the batch size.
 
-    replicas: how many processes of this container are this rank, such as those with parts of one model; 0 if that is
-    not known. For the loader's option host; worlds that differ in it alone are equal.
+    replicas: how many processes of this container are this rank, such as those with parts of one model. local: how many
+    ranks are in this container, with consecutive numbers of which the first is a multiple of local, and each with as
+    many replicas. 0 if that is not known. Both are for the loader's option host; worlds that differ in them alone are
+    equal.
     """
 
     rank: int = 0
     size: int = 1
     replicas: int = field(default=0, compare=False, repr=False)
+    local: int = field(default=0, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("rank", "size", "replicas"):  # accepts numpy integers
+        for name in ("rank", "size", "replicas", "local"):  # accepts numpy integers
             value = getattr(self, name)
             try:
                 object.__setattr__(self, name, operator.index(value))
@@ -37,6 +43,8 @@ class World:
             raise ValueError(f"world size = {self.size}: want at least 1")
         if self.replicas < 0:
             raise ValueError(f"World: replicas = {self.replicas}: want at least 0")
+        if self.local < 0 or (self.local and self.size % self.local):
+            raise ValueError(f"World: local = {self.local}: want a divisor of size = {self.size}, or 0")
         if not 0 <= self.rank < self.size:
             raise ValueError(f"rank = {self.rank} is outside the world of {self.size}: want 0 <= rank < {self.size}")
 
@@ -90,7 +98,7 @@ class World:
 
         With tensor or pipeline parallelism, several ranks hold parts of one model and must read the same rows. Their
         ranks along the data-parallel dimensions are equal, although their global ranks, which detect() returns, differ.
-        replicas is known where the launcher tells how many ranks each host has, as torchrun does.
+        replicas and local are known where the launcher tells how many ranks each host has, as torchrun does.
         """
         if not dimensions:
             raise ValueError(f"of_mesh: name the data-parallel dimensions of the mesh {mesh.mesh_dim_names}")
@@ -100,7 +108,7 @@ class World:
                 raise ValueError(f"of_mesh: {name!r} is no dimension of the mesh {mesh.mesh_dim_names}")
             along = mesh[name]
             rank, size = rank * along.size() + along.get_local_rank(), size * along.size()
-        return cls(rank, size, _replicas_in(mesh, dimensions))
+        return cls(rank, size, *_here_in(mesh, dimensions))
 
     def replicas_here(self) -> int:
         """replicas, or if it is not known, how many there are if as many as possible are on this host; at least 1."""
@@ -111,6 +119,18 @@ class World:
         except ValueError:  # the environment makes no sense, and this world was given
             return 1
         return max(1, min(_local_size() or 1, ranks // self.size))
+
+    def local_here(self) -> int:
+        """local, or if it is not known, the number of ranks that the launcher started in this container, if these are
+        as local says; otherwise 1."""
+        if self.local:
+            return self.local
+        size, place = _number("LOCAL_WORLD_SIZE") or 1, _number("LOCAL_RANK")
+        try:
+            each = type(self).detect().size == self.size  # otherwise some processes are one rank
+        except ValueError:
+            return 1
+        return size if each and self.size % size == 0 and self.rank % size == place else 1
 
 
 def check_resize(world: Any, step: Any, steps: int) -> tuple[int, int] | None:
@@ -146,16 +166,25 @@ def _local_size() -> int:
     return next((size for name in _LOCAL if (size := _number(name))), 0)
 
 
-def _replicas_in(mesh: Any, dimensions: Sequence[str]) -> int:
-    """How many ranks of this host have this one's place along the dimensions of a mesh; 0 if it is not known."""
+def _here_in(mesh: Any, dimensions: Sequence[str]) -> tuple[int, int]:
+    """replicas and local of this process along the dimensions of a mesh; 0 if they are not known."""
     import torch.distributed as distributed
 
-    local = _local_size()
-    if not local or mesh.mesh.numel() != distributed.get_world_size():
-        return 0
-    place = zip(mesh.mesh_dim_names, mesh.get_coordinate(), strict=True)
-    same = mesh.mesh[tuple(at if name in dimensions else slice(None) for name, at in place)].flatten().tolist()
-    return sum(rank // local == distributed.get_rank() // local for rank in same)
+    count = _local_size()
+    if not count or mesh.mesh.numel() != distributed.get_world_size():
+        return 0, 0
+    first, own = distributed.get_rank() // count * count, distributed.get_rank()
+    places = {rank: _place_in(mesh, dimensions, rank) for rank in range(first, min(first + count, mesh.mesh.numel()))}
+    replicas, ranks = Counter(places.values()), sorted(set(places.values()))
+    alike = len(set(replicas.values())) == 1 and ranks[-1] - ranks[0] == len(ranks) - 1
+    size = math.prod(mesh[name].size() for name in dimensions)
+    return replicas[places[own]], len(ranks) if alike and ranks[0] % len(ranks) == size % len(ranks) == 0 else 1
+
+
+def _place_in(mesh: Any, dimensions: Sequence[str], rank: int) -> int:
+    """The place of a global rank along the dimensions of a mesh."""
+    at = dict(zip(mesh.mesh_dim_names, (mesh.mesh == rank).nonzero()[0].tolist(), strict=True))
+    return functools.reduce(lambda place, name: place * mesh[name].size() + at[name], dimensions, 0)
 
 
 def _shown(value: int | None) -> str:

@@ -107,6 +107,7 @@ class Merge:
         self._epoch, self._share, self._make_plan = epoch, share, make_plan or self._plan
         self._open_feed, self._block_bytes, self._timer = open_feed, block_bytes, timer
         self._policy = policy
+        self.widen = widened  # what is done with integers that came in a shorter type than a schema's
         self._stopped = False
         self._stop = Stop()  # stops the current feed
         self.feed: RowFeed | None = None
@@ -179,7 +180,7 @@ class Merge:
                 count = rows // size if len(torn) == 1 else 1
                 last = torn.pop()
                 here = count * size - (rows - last.num_rows)  # number of rows that the step takes from the last message
-                rows_of_steps = widened(concatenate(alike([*torn, last.slice(0, here)], schema), schema), schema)
+                rows_of_steps = self.widen(concatenate(alike([*torn, last.slice(0, here)], schema), schema), schema)
                 block = StepBlock(steps[:count], size, rows_of_steps, self._policy)
                 torn, steps = [last.slice(here)] if here < last.num_rows else [], steps[count:]
                 feed.mark(block.steps[-1] + 1, {run.node: count * size})
@@ -196,4 +197,4 @@ class Merge:
             rows = detach_small(rows) if len(parts) == 1 else rows
         else:
             rows = Gather(parts, run.destinations).batch()
-        return StepBlock(run.steps, run.size, widened(rows, schema), self._policy)
+        return StepBlock(run.steps, run.size, self.widen(rows, schema), self._policy)

@@ -26,6 +26,7 @@ from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.rows.gather import detach_small
 from kubeflow_datacache.rows.heap import HEAP
+from kubeflow_datacache.rows.widen import as_marked
 
 _STARTS: Final = 3  # attempts to start a reader
 _LOOK_SECONDS: Final = 0.02  # between attempts to connect
@@ -45,15 +46,15 @@ class Link:
         self._closed = False
         _LINKS.add(self)
 
-    def join(self, request: Request, start: Start, seconds: float) -> None:
-        """Connects, starts a reader of the request if there is none, and joins a stream. Raises HostError if that takes
-        longer than some seconds."""
+    def join(self, request: Request, start: Start, part: int, seconds: float) -> None:
+        """Connects, starts a reader of the request if there is none, and joins a stream for a part of its rows. Raises
+        HostError if that takes longer than some seconds."""
         deadline, starts = time.monotonic() + seconds, 0
         while not self._closed:
             try:
                 self._socket.connect(self._address)
                 protocol.check_peer(self._socket)
-                self._socket.send(protocol.JOIN.pack(*start))
+                self._socket.send(protocol.JOIN.pack(*start, part))
                 self._socket.settimeout(max(_LOOK_SECONDS, deadline - time.monotonic()))
                 packet = self._socket.recv(protocol.MOST_BYTES)
             except TimeoutError:
@@ -93,7 +94,7 @@ class Link:
             if rows.num_rows != block.rows * len(steps):
                 raise HostError(f"the reader sent {rows.num_rows} rows for {len(steps)} steps of {block.rows}")
             plan = copied.slice(block.nbytes - block.plan).to_pybytes()
-            yield StepBlock(steps, block.rows, detach_small(rows), policy), plan
+            yield StepBlock(steps, block.rows, detach_small(as_marked(rows)), policy), plan
 
     def close(self) -> None:
         """Ends the connection: a blocked read raises HostError."""
@@ -114,7 +115,7 @@ class Link:
 
     def _copy(self, block: Block) -> pa.Buffer:
         buffer, memory = HEAP.allocate(block.nbytes)
-        shared = np.frombuffer(self._memory[block.slot], np.uint8, block.nbytes)
+        shared = np.frombuffer(self._memory[block.slot], np.uint8, block.nbytes, block.offset)
         np.copyto(np.frombuffer(memory, np.uint8), shared)  # does not hold the GIL
         return buffer
 

@@ -32,17 +32,18 @@ OF_RANKS: Final = {
 }
 # Variables that tell jobs of one user on one host from each other.
 _JOB: Final = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TRAIN_JOB_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID")
-_VERSION: Final = 2  # of the packets, and of what determines an address
+_VERSION: Final = 3  # of the packets, and of what determines an address
 _left: Final = set[str]()  # addresses of readers that this process gave up
 
 
 @dataclass(frozen=True)
 class Group:
-    """The ranks of a host that read the same rows. address: that of their reader. required: whether a failure is an
-    error."""
+    """The ranks of a host that one reader serves. address: that of the reader. part: which part of the rows this
+    rank takes. required: whether a failure is an error."""
 
     address: str
     request: Request
+    part: int
     required: bool
 
 
@@ -55,27 +56,29 @@ def group_of(
     share: Share,
     *,
     required: bool,
+    parts: int,
 ) -> Group | None:
-    """The group of this rank; None if it reads alone: it is the only one of this host with its rows, or the host has no
-    shared memory.
+    """The group of this rank; None if it reads alone: it is the only one of this host whose rows the reader would read,
+    or the host has no shared memory.
 
-    options: of the reader's loader; order: all that determines the order of its rows. Raises ValueError if a group is
-    required.
+    options: of the reader's loader; order: all that determines the order of its rows. parts: of how many consecutive
+    ranks the reader reads the rows. Raises ValueError if a group is required.
     """
-    ranks = world.replicas_here() if sys.platform == "linux" else 1
+    ranks = parts * world.replicas_here() if sys.platform == "linux" else 1
     if ranks == 1:
         if required:
             raise ValueError(
-                f'host = "require": {world!r} names no other rank of this host that reads the same rows: give'
-                ' world=World(rank, size, replicas=8) for 8 such ranks, or host="auto"'
+                f'host = "require": {world!r} names no other rank of this host to read with: give'
+                " world=World(rank, size, replicas=8) for 8 ranks with the same rows, World(rank, size, local=8) for 8"
+                ' consecutive ranks of a loader without pack= and balance=, or host="auto"'
             )
         return None
-    own = {**options, "world": World(share.rank, share.world), "seed": int(order["seed"])}
+    own = {**options, "world": World(share.rank // parts, share.world // parts), "seed": int(order["seed"])}
     job = [os.environ.get(name) for name in _JOB]
-    here = [_VERSION, os.stat("/proc/self/ns/pid").st_ino, job, source.endpoint, dict(order), own, ranks]
+    here = [_VERSION, os.stat("/proc/self/ns/pid").st_ino, job, source.endpoint, dict(order), own, ranks, parts]
     digest = hashlib.sha256(repr(here).encode()).hexdigest()[:32]
-    request = Request(source, own, fingerprint, ranks)
-    return Group(f"\0datacache-{os.getuid()}-{digest}", request, required)
+    request = Request(source, own, fingerprint, ranks, parts)
+    return Group(f"\0datacache-{os.getuid()}-{digest}", request, share.rank % parts, required)
 
 
 class HostMerge(Merge):
@@ -123,7 +126,8 @@ class HostMerge(Merge):
         group = self._group
         try:
             seconds = _REQUIRED_SECONDS if group.required else _JOIN_SECONDS
-            self._link.join(group.request, Start(self._epoch.number, step, *self._place), seconds)
+            start = Start(self._epoch.number, step, *self._place)
+            self._link.join(group.request, start, group.part, seconds)
         except Exception as error:
             raise LeftError(str(error)) from error
         for block, plan in self._link.blocks(self._policy, lambda: self._timer.consumer_is_waiting):
@@ -131,6 +135,8 @@ class HostMerge(Merge):
                 raise HostError(f"the reader of this host sent step {block.steps[0]} after step {step - 1}")
             if self._steps is not None:
                 self._steps.put(pickle.loads(plan))  # of a process of the same user
+            elif block.size != len(range(*self._epoch.span(block.steps[0], self._share))):
+                raise HostError(f"the reader of this host sent {block.size} rows of step {block.steps[0]}")
             yield block
             step = block.steps[-1] + 1
         if self._steps is None and self._share.first_step(step) < self._epoch.steps:

@@ -22,12 +22,12 @@ END: Final = b"e"  # after the last block of the epoch
 FAILED: Final = b"f"  # with the reason as text; the last packet
 
 # Packets from a rank: first JOIN, then NUMBER: how many blocks it has copied, or ASK.
-JOIN: Final = struct.Struct("<4Q")  # a Start
+JOIN: Final = struct.Struct("<5Q")  # a Start, and which part of the rows the rank wants
 NUMBER: Final = struct.Struct("<q")
 ASK: Final = -1
 
 MOST_BYTES: Final = 1 << 12  # size of a packet
-_BLOCK: Final = struct.Struct("<8q")
+_BLOCK: Final = struct.Struct("<9q")
 _CREDENTIALS: Final = struct.Struct("3i")  # of SO_PEERCRED: process, user, group
 _F_SEAL_FUTURE_WRITE: Final = 0x10  # linux/fcntl.h: no new writable mapping, and no write()
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | _F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
@@ -44,12 +44,14 @@ class LeftError(HostError):
 @dataclass(frozen=True)
 class Request:
     """What a reader reads. source: a DataCache, Selection or Mixture. options: of its loader. fingerprint: that of the
-    dataset. ranks: how many read the same rows."""
+    dataset. ranks: how many the reader serves. parts: of how many consecutive ranks of a job it reads the rows, each of
+    which as many of the others train on."""
 
     source: Any
     options: Mapping[str, Any]
     fingerprint: str
     ranks: int
+    parts: int
 
 
 class Start(NamedTuple):
@@ -62,14 +64,15 @@ class Start(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The rows of the steps range(first, stop, stride), as an Arrow IPC stream in the first `nbytes` bytes of memory
-    `slot`, of which the last `plan` are a pickled step of order.packed.
+    """A rank's rows of the steps range(first, stop, stride), as an Arrow IPC stream in `nbytes` bytes at `offset` of
+    memory `slot`, of which the last `plan` are a pickled step of order.packed.
 
     rows: of each step. capacity: the size of the memory. plan: 0 where steps do not depend on lengths.
     """
 
     slot: int
     capacity: int
+    offset: int
     nbytes: int
     plan: int
     rows: int

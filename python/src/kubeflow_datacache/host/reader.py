@@ -21,8 +21,8 @@ from kubeflow_datacache.host.protocol import Request, Start
 from kubeflow_datacache.host.stream import Client, HostStream
 
 _LINGER_SECONDS: Final = 2.0  # without ranks, as between two epochs
-# How prefetch_bytes is divided: messages received, the block that is being merged, blocks that ranks have not taken. A
-# rank's own queue has the rest.
+# How the prefetch_bytes of all parts are divided: messages received, the block that is being merged, blocks that ranks
+# have not taken. A rank's own queue has the rest.
 _AHEAD_SHARE, _BLOCK_SHARE, _PUBLISHED_SHARE = 2, 8, 4
 
 
@@ -66,7 +66,7 @@ class Reader:
             return False
         stream = self._clients[client]
         if stream is None:
-            return len(packet) == protocol.JOIN.size and self._join(client, Start(*protocol.JOIN.unpack(packet)))
+            return len(packet) == protocol.JOIN.size and self._join(client, *protocol.JOIN.unpack(packet))
         if len(packet) != protocol.NUMBER.size:
             return False
         (number,) = protocol.NUMBER.unpack(packet)
@@ -76,8 +76,11 @@ class Reader:
             stream.take(client, number)
         return True
 
-    def _join(self, client: Client, start: Start) -> bool:
+    def _join(self, client: Client, *told: int) -> bool:
         """Adds a rank to the stream that begins at a place, or to a new one."""
+        start, client.part = Start(*told[:-1]), told[-1]
+        if client.part >= self._request.parts:
+            return False
         stream = self._streams.get(start)
         if stream is None or not stream.join(client):
             try:
@@ -95,9 +98,10 @@ class Reader:
         loader = request.source.loader(**options)
         if loader.dataset.fingerprint != request.fingerprint:
             raise protocol.HostError("the cache serves another dataset now")
-        prefetch = options["prefetch_bytes"]
-        merge, steps = loader.merge_from(start, ahead=prefetch // _AHEAD_SHARE, block=prefetch // _BLOCK_SHARE)
-        return HostStream(merge, steps, start.step, ranks=request.ranks, limit=prefetch // _PUBLISHED_SHARE)
+        parts, prefetch = request.parts, request.parts * options["prefetch_bytes"]
+        ahead, block, limit = (prefetch // share for share in (_AHEAD_SHARE, _BLOCK_SHARE, _PUBLISHED_SHARE))
+        merge, steps, bounds = loader.merge_from(start, ahead=ahead, block=block // min(parts, 2), parts=parts)
+        return HostStream(merge, steps, bounds, start.step, ranks=request.ranks, limit=limit)
 
     def _drop(self, client: Client) -> None:
         self._selector.unregister(client.connection)

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import pickle
 import socket
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,16 +23,20 @@ from kubeflow_datacache.host import protocol
 from kubeflow_datacache.host.protocol import Block
 from kubeflow_datacache.order.packed import RankSteps
 from kubeflow_datacache.rows.block import StepBlock
+from kubeflow_datacache.rows.widen import marked
 
 _MOST_BLOCKS: Final = 64  # published and not taken; a rank's socket has room for their packets
 _SLACK: Final = 1 << 12  # bytes of an IPC stream beside the schema and the batch
+_ALIGNED: Final = 64  # bytes: where parts begin
 
 
 @dataclass(eq=False)
 class Client:
-    """A rank that is connected. taken: how many blocks it has copied. slots: the memory that it has received."""
+    """A rank that is connected. part: which of the parts of each step it wants. taken: how many blocks it has copied.
+    slots: the memory that it has received."""
 
     connection: socket.socket
+    part: int = 0
     taken: int = 0
     slots: set[int] = field(default_factory=set[int])
 
@@ -55,21 +61,41 @@ class Slot:
     mapped: mmap.mmap
 
 
+@dataclass(frozen=True)
+class Published:
+    """A block that ranks can take: its parts, and their memory. size: the bytes of all parts."""
+
+    parts: list[Block]
+    slot: Slot
+    size: int
+
+
 class HostStream:
-    """Reads blocks ahead in a thread, and passes each to `ranks` ranks. Stop it.
+    """Reads blocks ahead in a thread, and passes parts of each to `ranks` ranks. Stop it.
 
     A block stays until all ranks have taken it, counting those that have not joined yet, and leaving out those that
-    have left. steps: those of the plan, where they depend on lengths; each is passed with its rows. limit: bytes of
-    blocks that were published and not taken by all, or one block if that is larger. Safe for concurrent use.
+    have left. steps: those of the plan, where they depend on lengths; each is passed with its rows. bounds: where the
+    parts of a block's rows begin in each of its steps, and the rows of a step. limit: bytes of blocks that were
+    published and not taken by all, or one block if that is larger. Safe for concurrent use.
     """
 
-    def __init__(self, merge: Merge, steps: RankSteps[Any] | None, step: int, *, ranks: int, limit: int) -> None:
-        self._merge, self._steps, self._ranks, self._limit = merge, steps, ranks, limit
+    def __init__(
+        self,
+        merge: Merge,
+        steps: RankSteps[Any] | None,
+        bounds: Callable[[StepBlock], list[int]],
+        step: int,
+        *,
+        ranks: int,
+        limit: int,
+    ) -> None:
+        merge.widen = marked
+        self._merge, self._steps, self._bounds, self._ranks, self._limit = merge, steps, bounds, ranks, limit
         self._changed = threading.Condition()
         self._clients: set[Client] = set()
         self._joined = 0
         self._first = 0  # number of the first block that is kept
-        self._kept: deque[tuple[Block, Slot]] = deque()
+        self._kept: deque[Published] = deque()
         self._slots: list[Slot] = []
         self._last: bytes | None = None  # END or FAILED, when nothing follows
         self._stopped = self._full = False
@@ -84,8 +110,8 @@ class HostStream:
             self._joined += 1
             self._clients.add(client)
             client.send(protocol.JOINED)
-            for block, slot in self._kept:
-                self._send(client, block, slot)
+            for block in self._kept:
+                self._send(client, block)
             if self._last is not None:
                 client.send(self._last)
             return True
@@ -145,29 +171,39 @@ class HostStream:
         if self._stopped:
             return False
         plan = b"" if self._steps is None else pickle.dumps(self._steps.pop(rows.steps[0]))
-        size = pa.ipc.get_record_batch_size(rows.rows) + rows.rows.schema.serialize().size + len(plan) + _SLACK
-        slot = self._slot(size)
-        sink = pa.FixedSizeBufferWriter(pa.py_buffer(memoryview(slot.mapped)))
-        with pa.ipc.new_stream(sink, rows.rows.schema) as writer:
-            writer.write_batch(rows.rows)
-        sink.write(plan)
-        steps = rows.steps
-        nbytes, capacity = sink.tell(), len(slot.mapped)
-        block = Block(slot.number, capacity, nbytes, len(plan), rows.size, steps.start, steps.stop, steps.step)
+        block = self._written(rows, plan)
         with self._changed:
-            self._kept.append((block, slot))
+            self._kept.append(block)
             for client in self._clients:
-                self._send(client, block, slot)
+                self._send(client, block)
         return True
 
+    def _written(self, rows: StepBlock, plan: bytes) -> Published:
+        """Writes the parts of a block to shared memory."""
+        steps, schema, count = rows.steps, rows.rows.schema, len(rows.steps)
+        bounds = list(itertools.pairwise(self._bounds(rows)))
+        batches = [rows.rows.slice(first * count, (last - first) * count) for first, last in bounds]
+        beside = schema.serialize().size + len(plan) + _SLACK
+        slot = self._slot(sum(pa.ipc.get_record_batch_size(batch) + beside for batch in batches))
+        sink, parts = pa.FixedSizeBufferWriter(pa.py_buffer(memoryview(slot.mapped))), list[Block]()
+        for (first, last), batch in zip(bounds, batches, strict=True):
+            sink.write(bytes(-sink.tell() % _ALIGNED))
+            begin = sink.tell()
+            with pa.ipc.new_stream(sink, schema) as writer:
+                writer.write_batch(batch)
+            sink.write(plan)
+            place = (slot.number, len(slot.mapped), begin, sink.tell() - begin, len(plan))
+            parts.append(Block(*place, last - first, steps.start, steps.stop, steps.step))
+        return Published(parts, slot, sink.tell())
+
     def _has_room(self, nbytes: int) -> bool:
-        held = sum(block.nbytes for block, _ in self._kept)
+        held = sum(block.size for block in self._kept)
         return held + nbytes <= self._limit and len(self._kept) < _MOST_BLOCKS
 
     def _slot(self, size: int) -> Slot:
         """Memory that no kept block is in: the first, so that few are ever written to."""
         with self._changed:
-            used = {slot.number for _, slot in self._kept}
+            used = {block.slot.number for block in self._kept}
         for slot in self._slots:
             if slot.number not in used and len(slot.mapped) >= size:
                 return slot
@@ -176,6 +212,7 @@ class HostStream:
         self._slots.append(slot)
         return slot
 
-    def _send(self, client: Client, block: Block, slot: Slot) -> None:
-        client.send(block.packed(), None if slot.number in client.slots else slot.memory)
+    def _send(self, client: Client, block: Published) -> None:
+        slot = block.slot
+        client.send(block.parts[client.part].packed(), None if slot.number in client.slots else slot.memory)
         client.slots.add(slot.number)

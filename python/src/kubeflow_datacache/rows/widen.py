@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,8 @@ import pyarrow.types as kind
 from kubeflow_datacache.rows.arrays import offsets, raw_values
 from kubeflow_datacache.rows.heap import HEAP
 
+_WIDE: Final = b"datacache.wide"  # key of metadata
+
 
 def widened(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The rows with the types of a schema. Only columns of other types are copied."""
@@ -20,6 +22,19 @@ def widened(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         return rows
     columns = [_widened(column, field.type) for column, field in zip(rows.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def marked(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows as they are, and in the metadata the schema that another process will widen them to."""
+    if rows.schema.types == schema.types:
+        return rows
+    return rows.replace_schema_metadata({_WIDE: schema.serialize().to_pybytes()})
+
+
+def as_marked(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows that marked() returned, widened."""
+    told = (rows.schema.metadata or {}).get(_WIDE)
+    return rows if told is None else widened(rows, pa.ipc.read_schema(pa.py_buffer(told)))
 
 
 def alike(parts: list[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:
