@@ -24,6 +24,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/node/serve"
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/spill"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/cacheserver/work"
 	"github.com/kubeflow/datacache/internal/opshttp"
 )
@@ -110,11 +111,11 @@ func (c *Cache) Start(ctx context.Context) error {
 	return group.Wait()
 }
 
-// quiet passes on only warnings, unless the log also takes debugging messages. In one process nobody needs to know how head and nodes find
-// each other, and an error fails the cache, whose state has the reason.
+// quiet passes on only warnings and panics, unless the log also takes debugging messages. In one process nobody needs to know how head and
+// nodes find each other, and any other error fails the cache, whose state has the reason.
 type quiet struct{ slog.Handler }
 
 // Enabled implements slog.Handler.
 func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
-	return q.Handler.Enabled(ctx, level) && (level == slog.LevelWarn || q.Handler.Enabled(ctx, slog.LevelDebug))
+	return q.Handler.Enabled(ctx, level) && (level == slog.LevelWarn || level >= transport.LevelPanic || q.Handler.Enabled(ctx, slog.LevelDebug))
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
@@ -377,5 +378,17 @@ func TestTablesWithoutRows(t *testing.T) {
 				t.Errorf("%d endpoints to take from, want one a node", n)
 			}
 		})
+	}
+}
+
+// A panic says "see its log": the log must have it, beside warnings, and nothing that the cache's state tells.
+func TestQuiet(t *testing.T) {
+	var text strings.Builder
+	log := slog.New(quiet{slog.NewTextHandler(&text, nil)})
+	for _, level := range []slog.Level{slog.LevelInfo, slog.LevelWarn, slog.LevelError, transport.LevelPanic} {
+		log.Log(t.Context(), level, "a message")
+	}
+	if got := text.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "level=WARN") || !strings.Contains(got, "level=ERROR+1") {
+		t.Errorf("passed on %q, want the warning and the panic", got)
 	}
 }

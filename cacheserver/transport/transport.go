@@ -107,12 +107,15 @@ func NewServer(transport Implementation, t TLS, memory Memory, m *ops.Metrics, l
 	}), nil
 }
 
+// LevelPanic is the level of a log line about a panic: above that of failures, which callers are told too.
+const LevelPanic = slog.LevelError + 1
+
 // guard runs one call, converts a panic to INTERNAL and counts the call by its status.
 func guard(method string, m *ops.Metrics, log *slog.Logger, call func() error) (err error) {
 	short := method[strings.LastIndexByte(method, '/')+1:]
 	defer func() {
 		if p := recover(); p != nil {
-			log.Error("a call panicked", "method", short, "panic", p, "stack", string(debug.Stack()))
+			log.Log(context.Background(), LevelPanic, "a call panicked", "method", short, "panic", p, "stack", string(debug.Stack()))
 			err = status.Errorf(codes.Internal, "%s failed inside the server; see its log", short)
 		}
 		err = withoutSecrets(err)
