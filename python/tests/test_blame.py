@@ -151,7 +151,7 @@ def test_a_frozen_server_is_given_up_after_the_time_asked_for(
     try:
         with pytest.raises(UnreachableError, match=r"retry_seconds = 3"):
             table[4] if ask == "rows" else cache.status()
-        assert time.monotonic() - begun < 3 + 1.5
+        assert time.monotonic() - begun < 3 + 2.5  # a second deadline would add 3
     finally:
         pulse(real, signal.SIGCONT)
     assert table[5]["id"] == 5

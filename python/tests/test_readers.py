@@ -175,6 +175,7 @@ class Middle:
 
     def __init__(self) -> None:
         self.seen = bytearray()
+        self.began = threading.Event()  # when something was seen
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -196,6 +197,7 @@ class Middle:
             client.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # an empty SETTINGS frame
             while piece := client.recv(1 << 16):
                 self.seen += piece
+                self.began.set()
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -208,6 +210,7 @@ def test_nothing_is_sent_to_who_answers_in_plain_text(readers: Readers, mounted:
             pytest.raises((RefusedError, UnreachableError)),
         ):
             cache.status()
+        assert middle.began.wait(10)
     assert middle.seen[0] == 0x16, "the client began with something else than TLS"
     assert STATIC.encode() not in middle.seen
     assert b"status" not in middle.seen
