@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -29,7 +30,7 @@ const sharingPoll = 5 * time.Second
 
 func (f *dataFlags) register(flags *pflag.FlagSet, env command.Env) {
 	flags.StringVar(&f.memory, "memory-limit", env.Or("MEMORY_LIMIT", "90%"),
-		"memory for the table, for loading it and for clients' streams, which a sixteenth of it, at most 256 MiB, is kept for: bytes, a quantity such as 12Gi or 500MB, or a share of the container's (or machine's) memory (env MEMORY_LIMIT)")
+		"memory for the table, for loading it and for clients' streams, which a sixteenth of it, at most 256 MiB, is kept for: bytes, a quantity such as 12Gi or 500MB, or a share of the container's (or machine's) memory; with --spill-dir bytes are the limit of the whole process (env MEMORY_LIMIT)")
 	flags.StringVar(&f.filters, "filter-memory", env.Or("FILTER_MEMORY", "5%"),
 		"part of the memory limit for the indexes of filters that clients ask for, which take an eighth of a byte for each row: bytes, a quantity, or a share of the limit (env FILTER_MEMORY)")
 	flags.StringVar(&f.spillDir, "spill-dir", env("SPILL_DIR"),
@@ -41,11 +42,30 @@ func (f *dataFlags) register(flags *pflag.FlagSet, env command.Env) {
 			"changes of the file apply within seconds (default: equal weights, no limits; env SHARING_FILE)")
 }
 
+// wholeProcess is the resident memory of a process besides what is in the budget: 48 MiB of code, and as much for the Go heap.
+const wholeProcess = 96 << 20
+
+// limit is the memory limit. With rows on disk a number of bytes is the limit of the whole process, as a share of its container always is: what
+// the process itself takes only means that fewer rows are in memory.
+func (f *dataFlags) limit() (int64, error) {
+	bytes, err := command.ParseMemory(f.memory)
+	if err == nil && f.spillDir != "" && !strings.HasSuffix(f.memory, "%") {
+		bytes -= wholeProcess
+		if bytes <= 0 {
+			err = fmt.Errorf("%q: with --spill-dir it is the limit of the whole process, which takes %d MiB without rows: give it more", f.memory, wholeProcess>>20)
+		}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("--memory-limit: %w", err)
+	}
+	return bytes, nil
+}
+
 // budget returns the memory limit, and how much of it the indexes of filters may use.
 func (f *dataFlags) budget() (budget *offheap.Budget, filters int64, err error) {
-	bytes, err := command.ParseMemory(f.memory)
+	bytes, err := f.limit()
 	if err != nil {
-		return nil, 0, fmt.Errorf("--memory-limit: %w", err)
+		return nil, 0, err
 	}
 	filters, err = command.ParseShare(f.filters, bytes)
 	if err == nil && filters > bytes {
