@@ -13,8 +13,9 @@ import (
 const (
 	// readingBytes is the memory for chunks that are read for a moment, at most a quarter of what there is.
 	readingBytes = 64 << 20
-	// span is how many bytes of a sequence a sweep's parts span for each byte of their memory: see package sweep.
-	span = 1.78
+	// span is how many bytes of a sequence a sweep's parts span for each byte of memory, estimated is how much of it they are planned to take: see
+	// package sweep.
+	span, estimated = 1.55, 0.9
 )
 
 // shareMemory divides the memory, once the rows are loaded, where they are in spill files too: as many chunks as make sense stay in memory, and the rest
@@ -32,7 +33,7 @@ func (a *assignment) shareMemory(n *Node) (pinned int64) {
 		return stored
 	}
 	pinned = max(0, int64((span*float64(free)-float64(stored))/(span-1)))
-	a.sweep = sweep.New(a.rows, b, (free-pinned)/10*9, reading/2) // parts are estimated
+	a.sweep = sweep.New(a.rows, b, int64(estimated*float64(free-pinned)), reading/2)
 	return pinned
 }
 

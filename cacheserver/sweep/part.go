@@ -230,7 +230,7 @@ func (p *Part) dropLocked() {
 		a.incomplete--
 	}
 	p.dropped = true
-	a.held--
+	a.parts = slices.DeleteFunc(a.parts, func(o *Part) bool { return o == p })
 	a.used -= p.used + p.overhead
 	s.budget.Release(p.overhead)
 	if p.Rows != nil {

@@ -5,15 +5,16 @@ package sweep
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
 // account is what a stream and its successors take, one after the other. Sweep.mu protects it.
 type account struct {
-	used       int64 // estimate of the bytes in parts
-	held       int   // number of parts that were not released
-	incomplete int   // of these, parts that miss rows
-	begun      int64 // Sweep.travelled when the youngest was begun
+	used       int64   // estimate of the bytes in parts
+	parts      []*Part // that were not released, the oldest first
+	incomplete int     // of these, parts that miss rows
+	begun      int64   // Sweep.travelled when the youngest was begun
 }
 
 // Stream is the rows of one stream. Its methods, and the walk, are called by one goroutine.
@@ -123,10 +124,13 @@ func (st *Stream) await(ctx context.Context) (part *Part, done bool, err error) 
 	}
 }
 
-// completeLocked is the number of leading parts that are complete; the first of them may be in use.
+// completeLocked is the number of leading parts that are complete, with those of the successor; the first of them may be in use.
 func (st *Stream) completeLocked() (n int) {
 	for n < len(st.parts) && st.parts[n].missing == 0 {
 		n++
+	}
+	if n == len(st.parts) && st.ended && st.next != nil {
+		n += st.next.completeLocked()
 	}
 	return n
 }
@@ -169,8 +173,8 @@ func (st *Stream) filling() *Stream {
 // after the other too.
 func (st *Stream) mayBeginLocked() bool {
 	a, s := st.account, st.sweep
-	parts, _ := s.partsLocked()
-	if st.filling() == nil || a.held >= parts+2 {
+	parts, bytes := s.partsLocked()
+	if st.filling() == nil || len(a.parts) >= parts+2 {
 		return false
 	}
 	for _, of := range []*Stream{st, st.next} {
@@ -178,7 +182,26 @@ func (st *Stream) mayBeginLocked() bool {
 			return false
 		}
 	}
-	return a.incomplete == 0 && a.held < 2 || a.incomplete < parts && a.incomplete > 0 && st.paceLocked()
+	if a.incomplete == 0 {
+		return len(a.parts) < 2
+	}
+	return a.incomplete < parts && st.paceLocked() && a.fitsLocked(bytes, s.shareLocked())
+}
+
+// fitsLocked reports whether another part of a number of bytes fits, besides two complete ones, until each of the incomplete ones is complete: until
+// then all that are younger grow as much.
+func (a *account) fitsLocked(bytes, share int64) bool {
+	total, growing := 2*bytes, int64(1)
+	for _, p := range slices.Backward(a.parts) {
+		if p.missing == 0 || p.paused {
+			continue
+		}
+		total += p.used + p.overhead
+		if growing++; total+growing*max(p.bytes-p.used, 0) > share {
+			return false
+		}
+	}
+	return true
 }
 
 // begin begins one part.
@@ -186,20 +209,21 @@ func (st *Stream) begin() {
 	s := st.sweep
 	s.mu.Lock()
 	_, bytes := s.partsLocked()
-	most := s.partRows(bytes)
+	most := max(int(s.partRows(float64(bytes))), leastRows)
 	s.mu.Unlock()
 	runs, ends, last := st.walk(most)
 	p := newPart(st, runs, ends)
 	err := s.reserve(p.overhead)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st.ended, st.account.begun = last, s.travelled
+	st.ended = last
+	st.begunLocked()
 	if len(runs) == 0 {
 		p.arena.Release()
 		s.budget.Release(p.overhead)
 		return
 	}
-	st.account.held++
+	st.account.parts = append(st.account.parts, p)
 	if p.missing > 0 {
 		st.account.incomplete++
 	}
@@ -222,17 +246,29 @@ func (st *Stream) begin() {
 
 // resumeLocked reports whether a paused part may go on: as if it were begun now.
 func (st *Stream) resumeLocked(p *Part, share int64) bool {
-	if st.account.used+2*p.bytes > share || !st.paceLocked() {
+	if !st.account.fitsLocked(p.bytes, share) || !st.paceLocked() {
 		return false
 	}
-	st.account.begun = st.sweep.travelled
+	st.begunLocked()
 	return true
 }
 
 // paceLocked reports whether the youngest part was begun long enough ago for another one.
 func (st *Stream) paceLocked() bool {
-	parts, _ := st.sweep.partsLocked()
-	return st.sweep.travelled-st.account.begun >= int64((len(st.sweep.pending)+parts-1)/parts)
+	return st.sweep.travelled-st.account.begun >= st.sweep.stepLocked()
+}
+
+// begunLocked notes that a part is begun, maybe up to one step late.
+func (st *Stream) begunLocked() {
+	s, a := st.sweep, st.account
+	step := s.stepLocked()
+	a.begun = min(max(a.begun+step, s.travelled-step), s.travelled)
+}
+
+// stepLocked is the number of chunks after which a part follows another one.
+func (s *Sweep) stepLocked() int64 {
+	parts, _ := s.partsLocked()
+	return max((s.unpinned()+int64(parts)-1)/int64(parts), 1)
 }
 
 // emptyLocked frees up to n bytes of parts younger than p, the youngest first. Their rows are copied again later.

@@ -20,9 +20,8 @@ import (
 )
 
 const (
-	// leastParts and mostParts bound the number of incomplete parts of a stream. At any time they have half of their rows on average. Besides, one
-	// part is being sent, and one waits. Parts have at least partBytes if there are more than leastParts.
-	leastParts, mostParts, partBytes = 4, 32, 256 << 10
+	// leastParts and mostParts bound the number of incomplete parts of a stream.
+	leastParts, mostParts = 4, 64
 	// leastRows is the minimum number of rows of a part, unless it is the last one.
 	leastRows = 64
 	// successorKept is how long the parts of the next epoch are kept for the stream that will ask for it.
@@ -42,7 +41,7 @@ type Sweep struct {
 	rows    *rows.Rows
 	budget  *offheap.Budget
 	blocks  *offheap.Blocks
-	memory  int64 // of the parts of all streams
+	limit   int64 // of memory
 	mean    int64 // bytes of a row
 	most    int   // number of workers
 	workers sync.WaitGroup
@@ -55,7 +54,8 @@ type Sweep struct {
 	parked    map[string]*Stream // successors that wait for their stream, by key
 	pending   []int32            // by chunk: number of parts that want it and have not been visited
 	at        int                // the next chunk
-	travelled int64              // number of chunks passed
+	travelled int64              // number of chunks passed, without those that stay in memory
+	memory    int64              // of the parts of all streams: limit, less what they took more than estimated
 	closed    bool
 }
 
@@ -63,13 +63,13 @@ type Sweep struct {
 // reading bytes. Close frees it.
 func New(r *rows.Rows, budget *offheap.Budget, memory, reading int64) *Sweep {
 	most := min(max(int(reading/max(1, r.Chunks().Largest())), 1), mostWorkers)
-	s := &Sweep{rows: r, most: most, blocks: offheap.NewBlocks(budget), budget: budget, memory: memory, mean: r.Bytes() / max(1, r.Len()), streams: map[*Stream]bool{}, accounts: map[*account]int{}, parked: map[string]*Stream{}, pending: make([]int32, r.Chunks().Len())}
+	s := &Sweep{rows: r, most: most, blocks: offheap.NewBlocks(budget), budget: budget, limit: memory, memory: memory, mean: r.Bytes() / max(1, r.Len()), streams: map[*Stream]bool{}, accounts: map[*account]int{}, parked: map[string]*Stream{}, pending: make([]int32, r.Chunks().Len())}
 	s.changed = sync.NewCond(&s.mu)
 	return s
 }
 
 // Memory is the maximum memory of the parts of all streams.
-func (s *Sweep) Memory() int64 { return s.memory }
+func (s *Sweep) Memory() int64 { return s.limit }
 
 // ErrClosed is the error of streams after Close.
 var ErrClosed = errors.New("sweep: the rows are given up")
@@ -120,28 +120,33 @@ func (s *Sweep) work() {
 	}
 }
 
-// hurryLocked reports whether chunks should be visited now: a stream will soon have no complete part, and none is about to begin one, which the
-// next visits should serve too. Otherwise each visit would find few rows to copy.
+// hurryLocked reports whether chunks should be visited now: a stream will soon have no complete part. If it is time for it to begin one, the next
+// visits should serve that too, since otherwise each would find few rows to copy: they wait as long as the stream has rows to send.
 func (s *Sweep) hurryLocked() (hurry bool) {
 	for st := range s.streams {
-		if st.waits && st.mayBeginLocked() {
+		begins := st.mayBeginLocked()
+		if st.waits && begins {
 			return false
 		}
-		hurry = hurry || st.open && st.completeLocked() < 2
+		complete := st.completeLocked()
+		hurry = hurry || st.open && complete < 2 && (complete == 0 || !begins)
 	}
 	return hurry
 }
 
+// unpinned is about how many chunks don't stay in memory.
+func (s *Sweep) unpinned() int64 { return int64(s.read() * float64(s.rows.Chunks().Len())) }
+
+// read is the part of the rows that does not stay in memory.
+func (s *Sweep) read() float64 {
+	return 1 - float64(s.rows.Chunks().Pinned())/float64(max(1, s.rows.Bytes()))
+}
+
 // partRows is the number of rows of a part of a number of bytes. A part has a small chunk for each chunk that has rows of it and does not stay in memory.
-func (s *Sweep) partRows(bytes int64) int {
-	read := 1 - float64(s.rows.Chunks().Pinned())/float64(max(1, s.rows.Bytes())) // the part of the rows that is read
-	overhead, chunks := s.rows.Layout().Overhead()+chunkBytes, int64(read*float64(s.rows.Chunks().Len()))
-	mean := int64(read*float64(s.mean)) + runBytes
-	n := bytes / (mean + overhead)
-	if n > chunks {
-		n = (bytes - chunks*overhead) / mean
-	}
-	return int(max(n, leastRows))
+func (s *Sweep) partRows(bytes float64) float64 {
+	read, chunks := s.read(), float64(s.rows.Chunks().Len())
+	row, chunk := read*float64(s.mean)+runBytes, read*float64(s.rows.Layout().Overhead())+chunkBytes
+	return max(bytes/(row+chunk), (bytes-chunks*chunk)/row)
 }
 
 // wish is the rows of one part in one chunk.
@@ -152,8 +157,12 @@ type wish struct {
 
 // nextLocked returns the next chunk of the revolution that has rows for which there is room, and what is wanted of it.
 func (s *Sweep) nextLocked() (chunk int, wanted []wish) {
+	passed := int64(0)
 	for i := range s.pending {
 		chunk = (s.at + i) % len(s.pending)
+		if _, stays := s.rows.Chunks().At(chunk); !stays {
+			passed++
+		}
 		if s.pending[chunk] == 0 {
 			continue
 		}
@@ -163,7 +172,7 @@ func (s *Sweep) nextLocked() (chunk int, wanted []wish) {
 			}
 			s.pending[chunk] -= int32(len(wanted))
 			s.at = (chunk + 1) % len(s.pending)
-			s.travelled += int64(i) + 1
+			s.travelled += passed
 			return chunk, wanted
 		}
 	}
@@ -207,7 +216,7 @@ func (s *Sweep) wantedLocked(chunk int) (wanted []wish) {
 	return wanted
 }
 
-// relieveLocked frees about n bytes: of a successor that waits for its stream, else of streams that have more than their share since others came.
+// relieveLocked frees about n bytes: of a successor that waits for its stream, else of streams that have more than their share, which becomes smaller.
 func (s *Sweep) relieveLocked(n int64) {
 	oldest := (*Stream)(nil)
 	for _, st := range s.parked {
@@ -220,6 +229,7 @@ func (s *Sweep) relieveLocked(n int64) {
 		s.endLocked(oldest)
 		return
 	}
+	s.memory = max(s.memory-n, s.limit/2)
 	for st := range s.streams {
 		if over := st.account.used - s.shareLocked(); over > 0 && len(st.parts) > 0 {
 			st.emptyLocked(st.parts[0], min(n, over))
@@ -227,11 +237,20 @@ func (s *Sweep) relieveLocked(n int64) {
 	}
 }
 
-// partsLocked is the number of incomplete parts of a stream, and the bytes of each once it is complete.
+// partsLocked is the number of incomplete parts of a stream, and the bytes of each once it is complete. Incomplete parts have half of their rows on
+// average, but the lists of all of them; besides there is one that is sent, one that waits, and room for differences. The more parts there are, the
+// more rows they span, and the more memory their small chunks take.
 func (s *Sweep) partsLocked() (parts int, bytes int64) {
-	share := s.shareLocked()
-	parts = int(min(max(share/partBytes, leastParts), mostParts))
-	return parts, share / int64(parts/2+3)
+	share, chunks, best := float64(s.shareLocked()), s.unpinned(), 0.0
+	for n := leastParts; n <= mostParts; n *= 2 {
+		half := float64(n) / 2
+		lists := s.partRows(share/(half+4))*runBytes + float64(s.rows.Chunks().Len())*chunkBytes
+		each := (share - half*lists) / (half + 4)
+		if spanned := float64(n) * s.partRows(each); n == leastParts || spanned > best && int64(n) <= chunks {
+			parts, bytes, best = n, int64(each), spanned
+		}
+	}
+	return parts, bytes
 }
 
 // shareLocked is the memory of one account.
@@ -254,6 +273,9 @@ func (s *Sweep) endLocked(st *Stream) {
 		delete(s.streams, st)
 		if s.accounts[st.account]--; s.accounts[st.account] == 0 {
 			delete(s.accounts, st.account)
+		}
+		if len(s.streams) == 0 {
+			s.memory = s.limit
 		}
 	}
 	s.changed.Broadcast()

@@ -78,10 +78,30 @@ func batch(r *rand.Rand, first, n int) arrow.RecordBatch {
 	return b.NewRecordBatch()
 }
 
+// tokens makes n random rows of 1 KiB.
+func tokens(r *rand.Rand, _, n int) arrow.RecordBatch {
+	b := array.NewRecordBuilder(memory.DefaultAllocator, arrow.NewSchema([]arrow.Field{{Name: "tokens", Type: arrow.ListOf(arrow.PrimitiveTypes.Int32)}}, nil))
+	defer b.Release()
+	list := b.Field(0).(*array.ListBuilder)
+	for range n {
+		list.Append(true)
+		for range 512 {
+			list.ValueBuilder().(*array.Int32Builder).Append(r.Int32N(50000))
+		}
+	}
+	return b.NewRecordBatch()
+}
+
 // newTable makes a table of splits with n rows each.
 func newTable(t testing.TB, r *rand.Rand, splits, n int, limit int64) *table {
 	t.Helper()
-	layout, err := rows.NewLayout(schema)
+	return newTableOf(t, r, splits, n, limit, batch)
+}
+
+// newTableOf makes a table of splits with n rows each, which make makes.
+func newTableOf(t testing.TB, r *rand.Rand, splits, n int, limit int64, make func(r *rand.Rand, first, n int) arrow.RecordBatch) *table {
+	t.Helper()
+	layout, err := rows.NewLayout(make(r, 0, 1).Schema())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +112,7 @@ func newTable(t testing.TB, r *rand.Rand, splits, n int, limit int64) *table {
 	for split := range splits {
 		b := rows.NewBuilder(layout, build, 64<<10)
 		for i := range 4 {
-			if err := b.Append(batch(r, split*n+i*n/4, n/4), nil); err != nil {
+			if err := b.Append(make(r, split*n+i*n/4, n/4), nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -223,6 +243,35 @@ func TestStreamsGetTheirRows(t *testing.T) {
 	}
 	readers.Wait()
 	t.Logf("%d bytes of rows, budget's peak %d, chunks passed %d of %d", tb.plain.Bytes(), tb.budget.Peak(), s.travelled, tb.stored.Chunks().Len())
+}
+
+// TestRevolutionsServeAllParts checks how often the chunks are passed in an epoch: once for as many parts as are planned to be incomplete.
+func TestRevolutionsServeAllParts(t *testing.T) {
+	for _, test := range []struct{ pinned, memory float64 }{{0, 0.5}, {0.7, 0.2}} {
+		t.Run(fmt.Sprintf("pinned %g, memory %g", test.pinned, test.memory), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(2, 49))
+			tb := newTableOf(t, r, 8, 4096, 1<<30, tokens)
+			if err := tb.stored.Chunks().Pin(t.Context(), int64(test.pinned*float64(tb.stored.Stored().Bytes))); err != nil {
+				t.Fatal(err)
+			}
+			s := New(tb.stored, tb.budget, int64(test.memory*float64(tb.stored.Bytes())), 1<<20)
+			defer s.Close()
+			runs := randomRuns(r, int(tb.plain.Len()), 1)
+			planned, _ := s.partsLocked()
+			for epoch := range 3 {
+				before := s.travelled
+				st := s.Open(fmt.Sprint(epoch), walkOf(slices.Clone(runs)))
+				st.Then(fmt.Sprint(epoch+1), walkOf(slices.Clone(runs)))
+				parts := tb.read(t, st, runs)
+				st.Close()
+				revolutions, want := float64(s.travelled-before)/float64(s.unpinned()), float64(parts)/float64(planned)
+				t.Logf("%d parts of which %d at a time: %.2f revolutions, want %.2f", parts, planned, revolutions, want)
+				if epoch > 0 && revolutions > 2*want { // the first one also begins
+					t.Errorf("epoch %d: %.2f revolutions, want about %.2f", epoch, revolutions, want)
+				}
+			}
+		})
+	}
 }
 
 // TestTheNextEpochIsBegun checks that parts of the stream that follows are begun before it is opened, and are its own.
