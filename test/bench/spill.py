@@ -10,6 +10,7 @@ import mmap
 import os
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -18,11 +19,12 @@ from narrow import tokens
 from server import Cache, Caches
 from take import cpu_of
 
+from benchlib.memory import Group
+
 _FILES, _PIECE = 8, 4 << 20
 _CPU = 1.2  # bar of CPU-s/GB of shuffled rows with half of their bytes as memory
-# Of the stored bytes, as memory limit; None: in memory, without files.
-_FRACTIONS = (None, 1.0, 0.5, 0.25)
-_ROOM = 96 << 20  # for decoding, reading and clients
+_FRACTIONS = "0,1,0.5,0.25"
+_ROOM = 256 << 20  # for the process, decoding, reading and clients
 
 
 def disk(folder: Path, size: int) -> float:
@@ -67,20 +69,44 @@ def epoch(cache: Cache, number: int, shuffle: bool) -> dict[str, float]:
     return {"first": first, "speed": nbytes / seconds, "cpu": cpu / nbytes * 1e9, "read": read}
 
 
-def measure(caches: Caches, scratch: Path, stored: int, fraction: float | None, epochs: int) -> bool:
-    """Prints what a fraction of the stored bytes as memory costs. Returns whether the bar is missed."""
-    env, where = {}, "memory"
+def measure(
+    caches: Caches, scratch: Path, stored: int, fraction: float | None, epochs: int, orders: Sequence[bool]
+) -> bool:
+    """Prints what a fraction of the stored bytes as memory costs. Returns whether a bar is missed."""
+    env, where, limit = {}, "memory", 0
     if fraction is not None:
-        limit = int(stored * fraction * 1.07) + (_ROOM if fraction < 1 else 0)
+        limit = int(stored * fraction) + _ROOM
         env, where = {"SPILL_DIR": str(scratch / "spill"), "MEMORY_LIMIT": str(limit)}, f"D x {fraction:g}"
-    began = time.monotonic()
-    cache = caches.start(["--files", str(scratch / "table")], nodes=1, env=env)
-    cache.wait("Ready")
+    with contextlib.ExitStack() as stack:
+        group = stack.enter_context(Group(limit)) if limit else None
+        began = time.monotonic()
+        cache = caches.start(["--files", str(scratch / "table")], nodes=1, env=env)
+        stack.callback(cache.stop)
+        if group:  # in which the kernel ends it if it needs more
+            Path(group.processes).write_text(str(cache.processes["local"].pid))
+        return read(cache, scratch, stored, where, limit, began, epochs, orders)
+
+
+def read(
+    cache: Cache,
+    scratch: Path,
+    stored: int,
+    where: str,
+    limit: int,
+    began: float,
+    epochs: int,
+    orders: Sequence[bool],
+) -> bool:
+    """Reads epochs of a cache that was started, and prints what they cost. Returns whether a bar is missed."""
+    cache.wait("Ready", limit=3600)
     load, cpu = time.monotonic() - began, cpu_of(cache) / stored * 1e9
-    speed = disk(scratch / "spill", stored) / 1e6 if env else 0.0
-    print(f"{where:8} load {load:5.1f} s, {cpu:5.2f} CPU-s/GB; disk {speed:.0f} MB/s; limit {env.get('MEMORY_LIMIT')}")
+    speed = disk(scratch / "spill", min(stored, 4 << 30)) / 1e6 if limit else 0.0
+    print(
+        f"{where:8} load {load:5.1f} s, {cpu:5.2f} CPU-s/GB; disk {speed:.0f} MB/s; limit {limit / 1e6:.0f} MB",
+        flush=True,
+    )
     missed = False
-    for shuffle in (True, False):
+    for shuffle in orders:
         for number in range(epochs):
             cost = epoch(cache, number, shuffle)
             print(
@@ -89,8 +115,8 @@ def measure(caches: Caches, scratch: Path, stored: int, fraction: float | None, 
                 f" resident {resident(cache) / 1e6:.0f} MB",
                 flush=True,
             )
-            missed |= shuffle and fraction == 0.5 and number > 0 and cost["cpu"] > _CPU
-    cache.stop()
+            missed |= shuffle and where == "D x 0.5" and number > 0 and cost["cpu"] > _CPU
+            missed |= 0 < limit < resident(cache)
     return missed
 
 
@@ -100,6 +126,10 @@ def main() -> None:
     parser.add_argument("--server", type=Path, required=True, help="the cacheserver binary")
     parser.add_argument("--gigabytes", type=float, default=2.0, help="Arrow bytes, of which half are stored")
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument(
+        "--fractions", default=_FRACTIONS, help="limits of memory, of the stored bytes; 0: none, without files"
+    )
+    parser.add_argument("--shuffled", action="store_true", help="shuffled epochs alone")
     parser.add_argument("--whole", action="store_true", help="integers need all their bytes")
     parser.add_argument("--folder", type=Path, help="where table and rows are (default: that of temporary files)")
     arguments = parser.parse_args()
@@ -112,11 +142,14 @@ def main() -> None:
         for i in range(_FILES):
             part = tokens(rows, i, arguments.whole)
             pq.write_table(part, table / f"{i}.parquet", compression="zstd", row_group_size=1 << 14)
-        cache = caches.start(["--files", str(table)], nodes=1)
-        stored = cache.wait("Ready")["bytes"]
+        env = {"SPILL_DIR": str(Path(folder) / "spill"), "MEMORY_LIMIT": "1GiB"}
+        cache = caches.start(["--files", str(table)], nodes=1, env=env)
+        stored = cache.wait("Ready", limit=3600)["bytes"]
         cache.stop()
-        print(f"{rows * _FILES} rows, {stored / 1e9:.2f} GB stored")
-        missed = [measure(caches, Path(folder), stored, fraction, arguments.epochs) for fraction in _FRACTIONS]
+        print(f"{rows * _FILES} rows, {stored / 1e9:.2f} GB stored", flush=True)
+        fractions = [float(word) or None for word in arguments.fractions.split(",")]
+        orders = (True,) if arguments.shuffled else (True, False)
+        missed = [measure(caches, Path(folder), stored, each, arguments.epochs, orders) for each in fractions]
     raise SystemExit(any(missed))
 
 
