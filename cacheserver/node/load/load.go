@@ -165,17 +165,16 @@ func (l *load) need(index int) need {
 	return need{compressed: s.Length, decoding: l.decoding(s), rows: kept, guessed: estimated == 0}
 }
 
-// checkRoom returns an error if a split can't be loaded even by itself.
+// checkRoom returns an error if a split can't be loaded even by itself, as nothing else is in memory.
 func (l *load) checkRoom() error {
 	var most int64
 	for i := range l.splits {
 		most = max(most, l.need(i).working())
 	}
-	err := l.Budget.Reserve(most)
-	if err == nil {
-		l.Budget.Release(most)
+	if b := l.Budget; most > b.Limit()-b.Kept() {
+		return noRoomForOne(&offheap.ExhaustedError{Need: most, Used: b.Used(), Limit: b.Limit(), Kept: b.Kept()})
 	}
-	return noRoomForOne(err)
+	return nil
 }
 
 // noRoomForOne explains an error of reserving the memory for loading one split.

@@ -27,6 +27,7 @@ from loaderbench.check import GROUPS_A_LOOK
 from loaderbench.job import EPOCH, PREPARE, RESUME, Job, run
 from loaderbench.measure import CHECKPOINT_CAPS, OURS, Bench, Sample, Setup
 
+LOADER_MEMORY = 192 << 20  # of the limit for loader and server, the loader's, imports left out
 PROCESS_SECONDS = 10.0  # seconds of one measurement on idle cores, with imports
 
 NOTES = f"""\
@@ -156,7 +157,7 @@ class Session:
         def limited(group: Group) -> Server:
             spill = chosen.data / "spill"
             shutil.rmtree(spill, ignore_errors=True)
-            flags = ["--spill-dir", str(spill)]
+            flags = ["--spill-dir", str(spill), "--memory-limit", str(group.limit - LOADER_MEMORY)]
             place = Place("127.0.0.1", group.before)
             return start_ours(chosen.server.resolve(), chosen.nodes, table, logs, "spill", flags, place=place)
 
