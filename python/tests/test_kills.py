@@ -64,6 +64,42 @@ def test_no_row_is_lost_when_servers_are_lost(
     assert rows < ROWS or seen["reconnects"] > 0, "no kill has hit a stream"
 
 
+@pytest.mark.parametrize("numbered", [False, True])
+def test_no_row_is_lost_from_spill_files(
+    server: Path, tmp_path: Path, connect: Connect, chance: Chance, monkeypatch: pytest.MonkeyPatch, numbered: bool
+) -> None:
+    """With memory for half of a data node's rows, and files of which bytes are flipped while they are in use."""
+    monkeypatch.setattr("kubeflow_datacache.loader.takes", lambda *_: numbered)
+    monkeypatch.setenv("SPILL_DIR", str(tmp_path / "spill"))
+    monkeypatch.setenv("MEMORY_LIMIT", "196MiB")
+    metadata, seen = wide_table(Lake(tmp_path)), Counter[str]()
+    with Cluster(server, metadata, tmp_path) as cluster:
+        cluster.wait_ready()
+        cache = connect(cluster.endpoint, retry_seconds=120)
+        for number, rng in chance.schedules(1):
+            seen["flipped bytes"] += _flip(tmp_path / "spill", rng)
+            training = Training(cluster, cache, ROWS, number, rng)
+            training.run()
+            seen.update({"schedules": 1, **training.seen})
+    happened = ", ".join(f"{n} {name}" for name, n in seen.items())
+    chance.note(f"kills with rows {'by number ' * numbered}from spill files, no mismatch: {happened}")
+    assert "a chunk is decoded again" in "".join(log.read_text() for log in tmp_path.glob("node-*.log"))
+
+
+def _flip(spill: Path, rng: random.Random) -> int:
+    """Flips bits of ten bytes, in the rows of spill files. Returns how many."""
+    files = sorted(spill.rglob("*.rows"))
+    for path in rng.choices(files, k=10):
+        with path.open("r+b") as file:
+            size = file.seek(0, 2)
+            at = rng.randrange(size // 4, size)  # not in the head
+            file.seek(at)
+            old = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([old ^ 1 << rng.randrange(8)]))
+    return 10
+
+
 class Training:
     """One epoch in up to three attempts with different worlds; kills servers in each and checks every batch."""
 
