@@ -47,10 +47,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def spilled(private: Callable[..., Cache], folder: Path, spill: Path, **kwargs: Any) -> Cache:
+def spilled(private: Callable[..., Cache], folder: Path, spill: Path, memory: int = MEMORY, **kwargs: Any) -> Cache:
     """A cache of the folder whose rows are in spill files too."""
     kwargs.setdefault("nodes", 1)
-    return private(["--files", str(folder)], env={"SPILL_DIR": str(spill), "MEMORY_LIMIT": str(MEMORY)}, **kwargs)
+    return private(["--files", str(folder)], env={"SPILL_DIR": str(spill), "MEMORY_LIMIT": str(memory)}, **kwargs)
 
 
 def epoch(client: Client, number: int, *, shuffle: bool = True, clump: int = 1, **fields: Any) -> pa.Table:
@@ -97,6 +97,21 @@ def test_the_same_rows_as_from_memory(
     assert taken[0] == taken[1]
     assert metric(cache, "spill_read_bytes_total") > 0
     assert metric(cache, "spill_repaired_chunks_total") == 0
+
+
+def test_memory_for_a_tenth_of_the_rows(
+    private: Callable[..., Cache], connect: Connect, folder: Path, tmp_path: Path
+) -> None:
+    """Slow, but never refused and never wrong: rows by number too."""
+    plain = private(["--files", str(folder)], nodes=1)
+    cache = spilled(private, folder, tmp_path / "spill", MEMORY - (40 << 20))
+    plain.wait("Ready")
+    assert cache.wait("Ready")["bytes"] > 90 << 20
+    want, got = connect(plain), connect(cache)
+    asked = random.Random(1).choices(range(ROWS), k=1000)
+    taken = [client.take(client.command(kind="take").endpoints[0], asked, [5]) for client in (want, got)]
+    assert taken[0] == taken[1]
+    assert epoch(got, 1).equals(epoch(want, 1))
 
 
 @pytest.mark.parametrize("seed", range(2))
