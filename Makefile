@@ -574,6 +574,10 @@ bench-mix: build venv ## Print what a mixture of three tables costs beside one t
 bench-host: build venv ## Print what eight ranks of one host cost, each alone and with one reader: with the same rows, and with their own from 64 data nodes (about 5 min, 3 GB of memory; BENCH=--packs for packs).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/host.py --server $(SERVER) $(BENCH)
 
+.PHONY: bench-shared
+bench-shared: build venv ## Print what epochs cost of a cache on the same machine, by TCP and in shared memory (about 2 min, 3 GB of memory).
+	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/shared.py --server $(SERVER) $(BENCH)
+
 .PHONY: bench-take
 bench-take: build venv ## Print what a shuffled epoch from 1 to 250 data nodes costs as streams and by row numbers (about 5 min, 4 GB of memory).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/take.py --server $(SERVER) $(BENCH)

@@ -110,7 +110,7 @@ func New(cfg Config) (*Node, error) {
 func (n *Node) Start(ctx context.Context) error {
 	defer context.AfterFunc(ctx, n.setStopping)()
 	err := n.cfg.Serve(ctx, role.Role{
-		Memory: n.server.Memory(), Status: n, Page: &pageSource{node: n}, Tasks: []func(context.Context) error{n.keepJoined},
+		Memory: n.server.Memory(), Status: n, Page: &pageSource{node: n}, Tasks: []func(context.Context) error{n.keepJoined, n.server.ShareMemory},
 		Register: func(r grpc.ServiceRegistrar) { transport.RegisterFlight(r, n.server.Flight(n.Status)) },
 	})
 	n.giveUp("stopped", errReleased)

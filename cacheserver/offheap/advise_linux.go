@@ -15,9 +15,9 @@ func advisePages(b []byte) {
 	_ = unix.Madvise(b, unix.MADV_NOHUGEPAGE)
 }
 
-// populate has the kernel map the pages within b at once, since b is about to be filled. One call costs a fifth less than a page
+// Populate has the kernel map the pages within b at once, since b is about to be filled. One call costs a fifth less than a page
 // fault for each.
-func populate(b []byte) {
+func Populate(b []byte) {
 	// This is only advice: unmapped pages are mapped when they are written.
 	_ = unix.Madvise(b, unix.MADV_POPULATE_WRITE)
 }

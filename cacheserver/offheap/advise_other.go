@@ -10,5 +10,5 @@ const mapNoReserve = 0
 // advisePages does nothing: only Linux has MADV_NOHUGEPAGE.
 func advisePages([]byte) {}
 
-// populate does nothing: only Linux has MADV_POPULATE_WRITE.
-func populate([]byte) {}
+// Populate does nothing: only Linux has MADV_POPULATE_WRITE.
+func Populate([]byte) {}

@@ -102,7 +102,7 @@ func (a *Arena) Alloc(n int64) ([]byte, error) {
 		return nil, fmt.Errorf("map %s: %w", words.ExactBytes(n), err)
 	}
 	a.budget.mapped.Add(n)
-	populate(wholePages(b))
+	Populate(wholePages(b))
 	return b, nil
 }
 

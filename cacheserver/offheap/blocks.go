@@ -58,7 +58,7 @@ func (b *Blocks) get(n int) ([]byte, error) {
 		return nil, err
 	}
 	b.budget.mapped.Add(int64(n))
-	populate(block)
+	Populate(block)
 	return block, nil
 }
 

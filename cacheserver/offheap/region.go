@@ -115,7 +115,7 @@ func (r *Region) fill() error {
 	if err == nil {
 		a.budget.mapped.Add(n)
 		if err = unix.Mprotect(r.bytes, unix.PROT_READ|unix.PROT_WRITE); err == nil {
-			populate(r.bytes)
+			Populate(r.bytes)
 			err = r.read(r.bytes)
 		}
 		if err != nil {

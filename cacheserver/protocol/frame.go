@@ -29,6 +29,7 @@ const (
 	tagHeader   = 2<<3 | 2
 	tagMetadata = 3<<3 | 2
 	tagBody     = 1000<<3 | 2
+	tagSlot     = 1001<<3 | 2
 
 	bodyAlign = 16 // the alignment of malloc, and so the highest that a server can guarantee
 )
@@ -58,6 +59,23 @@ func NewFrame(header, metadata []byte, body [][]byte, bodyLen int, release func(
 	prefix = append(prefix, make([]byte, pad)...)
 	prefix = append(prefix, tail...)
 	return &Frame{prefix: prefix, body: body, size: len(prefix) + bodyLen, release: release}
+}
+
+// SharedHeader is the header of a call that names the memory which its client shares with the server.
+const SharedHeader = "datacache-shared-memory"
+
+// NewSlotFrame makes a frame of application metadata and the place of an encapsulated IPC message in shared memory: field 1001, of which
+// Flight knows nothing, has the number of a slot and the length of the message, 4 bytes each.
+func NewSlotFrame(metadata []byte, slot, length int) *Frame {
+	prefix := make([]byte, 0, 2*binary.MaxVarintLen64+len(metadata)+8)
+	prefix = binary.AppendUvarint(prefix, tagMetadata)
+	prefix = binary.AppendUvarint(prefix, uint64(len(metadata)))
+	prefix = append(prefix, metadata...)
+	prefix = binary.AppendUvarint(prefix, tagSlot)
+	prefix = binary.AppendUvarint(prefix, 8)
+	prefix = binary.LittleEndian.AppendUint32(prefix, uint32(slot))
+	prefix = binary.LittleEndian.AppendUint32(prefix, uint32(length))
+	return &Frame{prefix: prefix, size: len(prefix), release: func() {}}
 }
 
 // padding is the number of zeros to append to an IPC message header so that the body, which follows after tail more bytes, is

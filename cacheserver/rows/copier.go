@@ -35,6 +35,7 @@ type copier struct {
 
 	exact  bool // count nulls when measuring, so that no unnecessary bitmap is placed
 	clean  bool // the sources are chunks: null slots are zero, columns are in strips, and a message may point into them
+	whole  bool // with clean, a message does not point into chunks
 	packed bool // the destination is a chunk: columns are written to strips, integers in fewer bytes; with clean, in the forms of their only source
 	split  bool // cut pieces at nulls so that values in null slots are not copied; see normal.go
 
@@ -238,7 +239,7 @@ func (p *copier) place(nodes []*node) int64 {
 			p.spans = append(p.spans, span{offset: home, length: length})
 			p.homes = append(p.homes, home)
 			at += padded(slots * p.slotBytes(n))
-		case p.clean && !p.packed && n.strip == nil && length >= referBytes*int64(pieces) && p.asStored(n):
+		case p.clean && !p.packed && !p.whole && n.strip == nil && length >= referBytes*int64(pieces) && p.asStored(n):
 			p.spans = append(p.spans, span{length: length})
 			p.homes = append(p.homes, referred)
 		default:

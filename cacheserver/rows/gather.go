@@ -191,16 +191,25 @@ func (g *gatherer) undo(p *Projection, from int) {
 
 // message makes the message of the measured rows. It takes over the caller's reference on r.
 func (r *Rows) message(p *Projection, g *gatherer, rows int) (Message, error) {
-	var buf []byte
-	if length := g.place(p.nodes); length > 0 {
+	m := Message{Header: make([]byte, p.headers.size()), Rows: rows, lease: &lease{rows: r, allowance: p.allowance}}
+	g.whole = len(p.into) > 0
+	length := g.place(p.nodes)
+	if g.whole && length > int64(len(p.into)) {
+		g.whole = false
+		length = g.place(p.nodes)
+	}
+	buf := p.into[:0]
+	if m.Placed = g.whole && length > 0; m.Placed {
+		buf = p.into[:length]
+	} else if length > 0 {
 		if err := p.allowance.Reserve(int64(room(int(length)))); err != nil {
 			r.Release()
 			return Message{}, err
 		}
 		buf = r.pool.get(int(length))
+		m.lease.buf = buf
 	}
 	g.fill(p.nodes, buf)
-	m := Message{Header: make([]byte, p.headers.size()), Rows: rows, lease: &lease{rows: r, allowance: p.allowance, buf: buf}}
 	if slices.Contains(g.homes, referred) {
 		m.lease.held, g.held = g.held, nil
 	}
@@ -236,6 +245,10 @@ func (g *gatherer) mostSlices(nodes []*node) int {
 // assemble builds the body, of at most most slices, from copied bytes and references, and sets the offset of each buffer. It omits bitmaps
 // that turned out to have no null.
 func (g *gatherer) assemble(nodes []*node, buf []byte, most int) (body [][]byte, length int) {
+	if g.whole {
+		g.omitBitmaps(nodes)
+		return [][]byte{buf}, len(buf)
+	}
 	body = make([][]byte, 0, most)
 	var copied [2]int64 // the range of buf that is appended to the body next
 	flush := func() {
@@ -273,6 +286,17 @@ func (g *gatherer) assemble(nodes []*node, buf []byte, most int) (body [][]byte,
 	}
 	flush()
 	return body, int(at)
+}
+
+// omitBitmaps omits bitmaps that turned out to have no null from a body that stays as it was placed.
+func (g *gatherer) omitBitmaps(nodes []*node) {
+	i := 0
+	for k, n := range nodes {
+		if n.kind.buffers() > 0 && g.fields[k].nulls == 0 {
+			g.spans[i].length = 0
+		}
+		i += n.kind.buffers()
+	}
 }
 
 // referred returns the pieces of the values, or the data, of a node.

@@ -18,6 +18,7 @@ type Message struct {
 	Body    [][]byte // the body is their concatenation
 	BodyLen int      // bytes
 	Rows    int
+	Placed  bool // the body, of one slice, lies in the memory given to Projection.Into
 
 	lease *lease
 }

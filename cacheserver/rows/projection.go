@@ -22,6 +22,7 @@ type Projection struct {
 	narrow  []*node // those of nodes whose values have fewer bytes in messages than in the layout's schema
 
 	allowance *offheap.Allowance // the messages' memory is reserved in it; nil: not counted
+	into      []byte             // for the body of the next message
 }
 
 // Project selects columns by their index in the layout's schema, in any order, without duplicates. The number of columns plus an index
@@ -63,6 +64,16 @@ func (p *Projection) Within(a *offheap.Allowance) *Projection {
 	within.allowance = a
 	return &within
 }
+
+// Into returns the projection for one message whose body is written to memory, if it fits there (Message.Placed).
+func (p *Projection) Into(memory []byte) *Projection {
+	into := *p
+	into.into = memory
+	return &into
+}
+
+// HeaderBytes is the length of the header of each message.
+func (p *Projection) HeaderBytes() int { return p.headers.size() }
 
 // Nodes is the number of arrays in a message, including nested ones.
 func (p *Projection) Nodes() int { return len(p.nodes) }

@@ -112,9 +112,9 @@ def test_a_slow_network(real: Cache, connect: Callable[..., DataCache], monkeypa
     cache = connect(real.endpoint)
     stream, wires = cache.stream, list[SlowWire]()
 
-    def behind(location: str, ticket: bytes, batch_bytes: int) -> Any:
+    def behind(location: str, ticket: bytes, *sizes: int) -> Any:
         wires.append(SlowWire(urlsplit(location).port or 0, 0.001))
-        return stream(f"grpc://127.0.0.1:{wires[-1].port}", ticket, batch_bytes)
+        return stream(f"grpc://127.0.0.1:{wires[-1].port}", ticket, *sizes)
 
     monkeypatch.setattr(cache, "stream", behind)
     loader = cache.loader(**SMALL)

@@ -37,12 +37,12 @@ BARS: Final = {
 What = Literal["rows", "packs", "own rows"]  # the same rows for all ranks, the same packs, or rows of its own for each
 
 
-def table(lake: Lake, gigabytes: float) -> Made:
-    """Writes a table of random tokens and a label."""
+def table(lake: Lake, gigabytes: float, most: int = 50_000) -> Made:
+    """Writes a table of random tokens, below a number, and a label."""
     rows = int(gigabytes * 1e9 / (4 * LENGTH + 8))
     random = np.random.default_rng(1)
     ends = pa.array(np.arange(0, (rows + 1) * LENGTH, LENGTH, dtype=np.int32))
-    tokens = pa.ListArray.from_arrays(ends, pa.array(random.integers(0, 50_000, rows * LENGTH, np.int32)))
+    tokens = pa.ListArray.from_arrays(ends, pa.array(random.integers(0, most, rows * LENGTH, np.int32)))
     data = pa.table({"tokens": tokens, "label": pa.array(np.arange(rows))})
     properties = {"write.parquet.row-group-limit": "4096", "write.parquet.compression-codec": "uncompressed"}
     return Made("tokens", lake.create("tokens", data.schema, data, properties=properties).metadata_location)
@@ -60,7 +60,7 @@ def rank(endpoint: str, host: Any, ranks: int, number: int, what: What) -> None:
         loader.set_epoch(1)
         print("ready", flush=True)
         sys.stdin.readline()
-        before, began, total, steps, already = _cpu(), time.perf_counter(), 0, 0, loader.stats().shared
+        before, began, total, steps, already = own_cpu(), time.perf_counter(), 0, 0, loader.stats().shared
         for batch in loader:
             if isinstance(batch, PackedBatch):
                 tokens, labels = [packed.numpy("tokens") for packed in batch.packs], batch.arrow()["label"].to_numpy()
@@ -69,7 +69,7 @@ def rank(endpoint: str, host: Any, ranks: int, number: int, what: What) -> None:
             np.concatenate(tokens, out=device[: sum(map(len, tokens))])
             total, steps = total + int(labels.sum()) * (batch.step + 1), steps + 1
         wall, shared = time.perf_counter() - began, loader.stats().shared - already
-        cpu = _cpu() - before
+        cpu = own_cpu() - before
         print(json.dumps({"cpu": cpu, "wall": wall, "sum": total, "shared": shared == steps}), flush=True)
         sys.stdin.readline()
 
@@ -163,7 +163,8 @@ def bytes_sent(cache: Cache) -> float:
     return sum(map(float, values))
 
 
-def _cpu() -> float:
+def own_cpu() -> float:
+    """CPU seconds of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 

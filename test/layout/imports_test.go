@@ -65,6 +65,8 @@ var bans = []ban{
 		why: "it only decodes the bytes of a column chunk, independent of tables and of storage in memory"},
 	{folder: "cacheserver/transport/h2", forbidden: []string{icebergGo, arrow, module},
 		why: "it is a general gRPC server, independent of the service that uses it"},
+	{folder: "cacheserver/transport/shared", forbidden: []string{icebergGo, arrow, grpc, module + "/cacheserver"}, except: "cacheserver/offheap",
+		why: "it is memory for messages, whatever is in them and whoever sends them"},
 	{folder: "cacheserver/protocol/exchange", strict: true, allowed: []string{"google.golang.org/protobuf/encoding/protowire"},
 		why: "bytes from unauthenticated clients must not reach a general-purpose parser"},
 	{folder: "cacheserver/objstore/blockcache", forbidden: []string{icebergGo, arrow, grpc, module + "/cacheserver"},

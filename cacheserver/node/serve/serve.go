@@ -19,6 +19,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/sweep"
 	"github.com/kubeflow/datacache/cacheserver/transport"
+	"github.com/kubeflow/datacache/cacheserver/transport/shared"
 )
 
 // Config configures a server. All fields are required.
@@ -60,11 +61,12 @@ type Server struct {
 	cfg     Config
 	streams streams
 	waiting atomic.Int64 // number of streams that wait for memory
+	shared  *shared.Server
 }
 
 // New returns a server without streams.
 func New(cfg Config) *Server {
-	srv := &Server{cfg: cfg}
+	srv := &Server{cfg: cfg, shared: shared.New(cfg.Budget.Clients(), cfg.Log)}
 	cfg.Access.OnChange(func() { srv.streams.revoke(cfg.Access.Permits) })
 	return srv
 }

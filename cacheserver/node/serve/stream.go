@@ -36,8 +36,9 @@ type sender struct {
 	loading   time.Duration // that the next message has waited for the load
 	begin     time.Time     // when the node started working on the next message
 	waiting   atomic.Int64  // since when the client has not read the message being sent, in Unix nanoseconds; 0: no message is being sent
-	shed      atomic.Bool   // it was ended to free memory for others
-	revoked   atomic.Bool   // it was ended since its reader may not read any more
+	shares    sharing
+	shed      atomic.Bool // it was ended to free memory for others
+	revoked   atomic.Bool // it was ended since its reader may not read any more
 }
 
 const (
@@ -75,6 +76,8 @@ func (srv *Server) answer(lent Lent, stream grpc.ServerStream, send func(*sender
 		s.observers.end(err)
 	}()
 	s.Columns = s.Columns.Within(s.memory)
+	s.share()
+	defer s.shares.done()
 	if err := s.frame(protocol.NewFrame(rows.SchemaHeader(s.Columns.Schema()), nil, nil, 0, nil), sent{}); err != nil {
 		return err
 	}
@@ -120,7 +123,14 @@ func (s *sender) batch(m rows.Message) error {
 		m.Release()
 		return status.Errorf(codes.Internal, "encode metadata: %v", err)
 	}
-	if err := s.frame(protocol.NewFrame(m.Header, metadata, m.Body, m.BodyLen, m.Release), sent{rows: int64(m.Rows), work: busy}); err != nil {
+	what := sent{rows: int64(m.Rows), work: busy}
+	var frame *protocol.Frame
+	if m.Placed {
+		frame, what.bytes = s.inSlot(m, metadata)
+	} else {
+		frame = protocol.NewFrame(m.Header, metadata, m.Body, m.BodyLen, m.Release)
+	}
+	if err := s.frame(frame, what); err != nil {
 		return err
 	}
 	s.begin, s.loading = time.Now(), 0
@@ -128,24 +138,31 @@ func (s *sender) batch(m rows.Message) error {
 }
 
 // frame sends a frame with what m says. It blocks while the client does not read what the transport has to send, which bounds a stream's
-// memory. If the client does not read it in time, the stream is ended to free its memory.
+// memory.
 func (s *sender) frame(f *protocol.Frame, m sent) error {
-	m.bytes = int64(f.Size())
+	m.bytes += int64(f.Size())
+	err := s.whileClientReads(m.bytes, func() error { return transport.Send(s.stream, f) })
+	if err == nil {
+		s.observers.message(m)
+	}
+	return err
+}
+
+// whileClientReads calls wait, which ends when the client has read something. If the client does not in the time for a message of some bytes,
+// the stream is ended to free its memory.
+func (s *sender) whileClientReads(bytes int64, wait func() error) error {
 	begin := time.Now()
-	timeout := s.server.cfg.SendTimeout + time.Duration(m.bytes)*time.Second/slowest
+	timeout := s.server.cfg.SendTimeout + time.Duration(bytes)*time.Second/slowest
 	end := time.AfterFunc(timeout, func() { transport.Cancel(s.stream.Context()) })
 	s.waiting.Store(begin.UnixNano())
-	err := transport.Send(s.stream, f)
+	err := wait()
 	s.waiting.Store(0)
 	s.observers.wait(forClient, time.Since(begin))
 	if s.shed.Load() {
 		return status.Error(codes.Unavailable, "the client did not read, and others needed the memory: ask the head again, and read on from there")
 	}
 	if inTime := end.Stop(); !inTime {
-		return status.Errorf(codes.Unavailable, "the client did not read a message of %d bytes within %s: ask the head again, and read on from there", m.bytes, timeout.Round(time.Second))
-	}
-	if err == nil {
-		s.observers.message(m)
+		return status.Errorf(codes.Unavailable, "the client did not read a message of %d bytes within %s: ask the head again, and read on from there", bytes, timeout.Round(time.Second))
 	}
 	return err
 }
@@ -157,8 +174,12 @@ func (s *sender) shard() error {
 	for lo, hi := s.Ticket.Rows[0]-first, s.Ticket.Rows[1]-first; lo < hi; {
 		ahead.of([]rows.Run{{First: uint64(lo), Rows: uint64(hi - lo)}})
 		var message rows.Message
-		err := s.make(func() (err error) {
-			for message, err = range s.Rows.Range(s.Columns, lo, hi) {
+		columns, err := s.columns()
+		if err != nil {
+			return err
+		}
+		err = s.make(func() (err error) {
+			for message, err = range s.Rows.Range(columns, lo, hi) {
 				break
 			}
 			return err
@@ -209,8 +230,12 @@ func (s *sender) gather(runs []rows.Run, count, most int) (message rows.Message,
 
 // gatherFrom is gather for rows that are in memory, or that are read for it.
 func (s *sender) gatherFrom(in *rows.Rows, runs []rows.Run, count, most int) (message rows.Message, left []rows.Run, err error) {
+	columns, err := s.columns()
+	if err != nil {
+		return message, nil, err
+	}
 	err = s.make(func() (err error) {
-		message, left, err = in.Gather(s.Columns, runs, count, most)
+		message, left, err = in.Gather(columns, runs, count, most)
 		return err
 	})
 	return message, left, err

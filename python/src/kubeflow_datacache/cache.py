@@ -44,6 +44,7 @@ Transport = Literal["h2", "grpc"]
 _PORT = 50051
 _SCHEMES = ("grpc://", "grpc+tcp://", "grpc+tls://")
 _ASK_SECONDS = 60.0
+_ANSWER_BYTES = 4 << 20  # of an exchange in shared memory; longer ones are sent
 _PACKS_WINDOW = 1 << 20
 _BATCH_BYTES = "datacache-batch-bytes"  # name of a request header (docs/contract.md, DoGet)
 # Servers restart and get new addresses: detect a dead connection and reconnect within seconds.
@@ -217,6 +218,7 @@ class DataCache(Readable):
             clients, self._clients = self._clients, {}
         for client in clients.values():
             client.close()
+        self._shared.close()
         if self._server is not None:
             self._server.close()
 
@@ -352,11 +354,11 @@ class DataCache(Readable):
                 self._clients[location] = fork.protect(fl.connect(location, generic_options=_CHANNEL, **own))
             return self._clients[location]
 
-    def stream(self, location: str, ticket: bytes, batch_bytes: int) -> ChunkReader:
+    def stream(self, location: str, ticket: bytes, batch_bytes: int, ahead_bytes: int = 0) -> ChunkReader:
         """A reader of one DoGet stream; its first read opens the stream. Reads raise codes.CALL_ERRORS.
 
         batch_bytes: the wanted size of an epoch's batches; a server may choose another. The server may send two such
-        batches, or 64 KiB, ahead of the reads.
+        batches, or 64 KiB, ahead of the reads. ahead_bytes: about how much the reader keeps of what it has read.
         """
         headers = ((_BATCH_BYTES, str(batch_bytes)),)
 
@@ -367,13 +369,17 @@ class DataCache(Readable):
         if self._by_grpc(location):
             return by_grpc()
         own, window = self._to_nodes, 2 * batch_bytes
-        return h2.Reader(location, ticket, headers=headers, window=window, credentials=own, other=by_grpc)
+        wanted = self._shared.wanted(batch_bytes, ahead_bytes)
+        return h2.Reader(
+            location, ticket, headers=headers, window=window, shared=wanted, credentials=own, other=by_grpc
+        )
 
     def exchange(self, location: str, ticket: bytes) -> Exchange:
         """Opens a DoExchange call with a data node, to fetch rows by index. Raises codes.CALL_ERRORS."""
         if self._by_grpc(location):
             return GrpcExchange(self.connect(location), ticket, fl.FlightCallOptions())
-        return h2.Exchange(location, ticket, REQUEST, credentials=self._to_nodes)
+        wanted = self._shared.wanted(_ANSWER_BYTES, 0)
+        return h2.Exchange(location, ticket, REQUEST, shared=wanted, credentials=self._to_nodes)
 
     def _by_grpc(self, location: str) -> bool:
         return self._transport == "grpc" or not location.startswith(_SCHEMES)
@@ -441,6 +447,7 @@ class DataCache(Readable):
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._clients: dict[str, fl.FlightClient] = {}
+        self._shared = h2.Shared()
         self._described: FlightInfo | None = None
         self._pinned: str | None = None  # the dataset with its fingerprint
         self._readers: weakref.WeakSet[Closable] = weakref.WeakSet()

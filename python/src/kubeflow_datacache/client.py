@@ -35,8 +35,9 @@ class StreamClient(Protocol):
         """Calls GetFlightInfo with a CMD descriptor (docs/contract.md); setting `stop` ends the retries."""
         ...
 
-    def stream(self, location: str, ticket: bytes, batch_bytes: int) -> ChunkReader:
-        """A reader of one DoGet stream with batches of about batch_bytes; its first read opens the stream."""
+    def stream(self, location: str, ticket: bytes, batch_bytes: int, ahead_bytes: int = 0) -> ChunkReader:
+        """A reader of one DoGet stream with batches of about batch_bytes, of which about ahead_bytes are kept; its
+        first read opens the stream."""
         ...
 
     def read_packs(

@@ -201,9 +201,9 @@ class Selection(Readable):
         """Registers a reader that closing the cache will close."""
         self._cache.register(reader)
 
-    def stream(self, location: str, ticket: bytes, batch_bytes: int) -> ChunkReader:
+    def stream(self, location: str, ticket: bytes, batch_bytes: int, ahead_bytes: int = 0) -> ChunkReader:
         """A reader of one DoGet stream; see DataCache.stream."""
-        return self._cache.stream(location, ticket, batch_bytes)
+        return self._cache.stream(location, ticket, batch_bytes, ahead_bytes)
 
     def exchange(self, location: str, ticket: bytes) -> Exchange:
         """Opens a DoExchange call with a data node; see DataCache.exchange."""

@@ -84,6 +84,7 @@ class Feed:
         scattered = request["shuffle"] or request["kind"] == "mix" or self.info.placement.scattered
         at_once = len(self._waiting) if scattered else 1
         self._at_once = at_once
+        self._ahead_bytes = prefetch_bytes // max(1, at_once)
         self._batch_bytes = batch_bytes(prefetch_bytes, streams=at_once, readers=request["world"] * request["workers"])
 
     @classmethod
@@ -204,7 +205,10 @@ class Feed:
 
     def _opening(self, endpoint: Endpoint, skip: int) -> Opening:
         return Opening(
-            functools.partial(self._cache.stream, endpoint.location, endpoint.ticket, self._batch_bytes), skip
+            functools.partial(
+                self._cache.stream, endpoint.location, endpoint.ticket, self._batch_bytes, self._ahead_bytes
+            ),
+            skip,
         )
 
     def _open_next(self) -> None:

@@ -8,6 +8,7 @@ the kernel into the buffer that the record batch, numpy and torch then use.
 
 from kubeflow_datacache.h2.exchange import Exchange
 from kubeflow_datacache.h2.reader import Reader
+from kubeflow_datacache.h2.shared import Shared
 from kubeflow_datacache.h2.unary import UnaryCall
 
-__all__ = ["Exchange", "Reader", "UnaryCall"]
+__all__ = ["Exchange", "Reader", "Shared", "UnaryCall"]

@@ -9,10 +9,13 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import SplitResult
 
+import pyarrow as pa
+
 from kubeflow_datacache.credentials import Credentials
 from kubeflow_datacache.h2 import frames, hpack, status
 from kubeflow_datacache.h2.connection import Connection, Progress
 from kubeflow_datacache.h2.errors import ProtocolError
+from kubeflow_datacache.h2.shared import HEADER, Wanted
 
 _STREAM: Final = 1
 _PREFIX: Final = struct.Struct("!BI")  # prefix of a gRPC message: compressed flag and length
@@ -25,7 +28,7 @@ class Call:
     Raises OSError if the connection breaks, ProtocolError if the server violates the protocol, and for a gRPC error
     status the same exception as pyarrow.flight. window: the number of bytes, plus one frame, that the server may send
     before they are read. extra: headers in addition to those of HTTP/2, gRPC and the credentials. more: whether further
-    messages follow the request, see send.
+    messages follow the request, see send. shared: the memory to share with a server of this user on this machine.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Call:
         *,
         window: int,
         more: bool = False,
+        shared: Wanted | None = None,
     ) -> None:
         message = _PREFIX.pack(0, len(request)) + request
         if len(message) > frames.FIRST_WINDOW:
@@ -55,8 +59,11 @@ class Call:
         self._may_send[0] -= len(message)
         self._first_window = frames.FIRST_WINDOW
         self.goaway = ""  # error code and reason of a GOAWAY frame, for error messages
-        block = hpack.encode((*_headers(address, path), *credentials.headers(address.geturl()), *extra))
         self._connection = Connection(address, credentials, frames.frame(frames.PING, 0, 0, bytes(8)))
+        self._wanted = shared
+        self._memory = None if shared is None else self._connection.shared_memory(shared)
+        named = () if self._memory is None else ((HEADER, self._memory.token),)
+        block = hpack.encode((*_headers(address, path), *credentials.headers(address.geturl()), *extra, *named))
         self._connection.send(
             frames.client_preface(self._window)
             + frames.frame(frames.HEADERS, frames.END_HEADERS, _STREAM, block)
@@ -80,6 +87,8 @@ class Call:
     def message(self) -> int | None:
         """Returns the length of the next message, which must then be read completely; None after the last, if the
         status is OK."""
+        if self._memory is not None:
+            self._memory.give_back()
         if not self._advance():
             return None
         compressed, size = _PREFIX.unpack(self.read(_PREFIX.size))
@@ -107,6 +116,12 @@ class Call:
             self._left -= here
             done += here
 
+    def shared(self, place: bytes) -> pa.Buffer:
+        """The message at a place in the memory that is shared with the server."""
+        if self._memory is None:
+            raise ProtocolError("a message in memory that is not shared")
+        return self._memory.message(place)
+
     def progress(self) -> Progress | None:
         """What the kernel knows of the connection; see Connection.progress."""
         return self._connection.progress()
@@ -118,6 +133,13 @@ class Call:
     def close(self) -> None:
         """Closes the socket."""
         self._connection.close()
+        memory, self._memory = self._memory, None
+        if memory is None or self._wanted is None:
+            return
+        if self._whole:
+            self._wanted.source.leave(memory)
+        else:
+            memory.close()
 
     def _advance(self) -> bool:
         """Reads frames until there are DATA bytes. Returns False at the end of the response."""

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from urllib.parse import SplitResult
 
 from kubeflow_datacache.credentials import Credentials
+from kubeflow_datacache.h2.shared import SharedMemory, Wanted
 from kubeflow_datacache.h2.tls import TlsStream
 
 _CONNECT_SECONDS: Final = 10.0
@@ -85,6 +86,10 @@ class Connection:
             received, round_trip = struct.unpack_from("@Q", info, 128)[0], struct.unpack_from("@I", info, 148)[0]
             return Progress(received, info[2] > 0, round_trip / 1e6)
         return None
+
+    def shared_memory(self, wanted: Wanted) -> SharedMemory | None:
+        """Memory that is shared with the server; None if it runs elsewhere, or as another user."""
+        return wanted.source.take(self._socket, wanted.slots)
 
     def cancel(self) -> None:
         """Makes reads fail at once."""

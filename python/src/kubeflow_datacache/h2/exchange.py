@@ -17,6 +17,7 @@ from kubeflow_datacache.h2.call import Call
 from kubeflow_datacache.h2.errors import DictionaryError, ProtocolError
 from kubeflow_datacache.h2.exceptions import exception_of
 from kubeflow_datacache.h2.reader import Batches
+from kubeflow_datacache.h2.shared import Wanted
 
 _DO_EXCHANGE: Final = "/arrow.flight.protocol.FlightService/DoExchange"
 _WINDOW: Final = 4 << 20
@@ -28,14 +29,17 @@ class Exchange:
     Every response must be read before the next request is written. Raises the same exceptions as Reader.
     """
 
-    def __init__(self, location: str, ticket: bytes, schema: pa.Schema, *, credentials: Credentials) -> None:
+    def __init__(
+        self, location: str, ticket: bytes, schema: pa.Schema, *, shared: Wanted, credentials: Credentials
+    ) -> None:
         self._location, self._credentials, self._batches = location, credentials, Batches()
         self._call: Call | None = None
         self._cancelled = False
         descriptor = fl.FlightDescriptor.for_command(ticket).serialize()
         first = message.flight_data(schema, descriptor)
         try:
-            self._call = Call(urlsplit(location), credentials, _DO_EXCHANGE, first, window=_WINDOW, more=True)
+            own = urlsplit(location), credentials, _DO_EXCHANGE, first
+            self._call = Call(*own, window=_WINDOW, more=True, shared=shared)
         except (OSError, ProtocolError) as error:
             raise self._exception(error) from error
 

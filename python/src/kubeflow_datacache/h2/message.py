@@ -13,6 +13,7 @@ from kubeflow_datacache.h2.errors import ProtocolError
 from kubeflow_datacache.rows.heap import HEAP
 
 _DESCRIPTOR, _HEADER, _METADATA, _BODY = 1, 2, 3, 1000  # field numbers of FlightData
+_SHARED: Final = 1001  # our own field: where in shared memory the encapsulated message is
 _TICKET: Final = 1  # field number in Ticket
 _RESULT_BODY: Final = 1  # field number in Result
 _OTHER: Final = 0  # returned for fields without a length prefix; no field has this number
@@ -83,6 +84,8 @@ def receive(call: Call, size: int) -> FlightData:
         elif number == _BODY and header:
             ipc, body = _allocate_ipc(header, length)
             fields.read_into(body)
+        elif number == _SHARED:
+            ipc = call.shared(fields.read(length))
         elif number == _BODY:  # body before header: allowed, though no known writer does it
             early = fields.read(length)
         else:

@@ -17,6 +17,7 @@ from kubeflow_datacache.h2.call import Call
 from kubeflow_datacache.h2.connection import Progress
 from kubeflow_datacache.h2.errors import DictionaryError, ProtocolError
 from kubeflow_datacache.h2.exceptions import exception_of
+from kubeflow_datacache.h2.shared import Wanted
 
 _DO_GET: Final = "/arrow.flight.protocol.FlightService/DoGet"
 _SCHEMA, _DICTIONARY = "schema", "dictionary"  # pyarrow's names of IPC message types
@@ -39,9 +40,9 @@ class Reader:
 
     Raises the same exceptions as pyarrow.flight, by gRPC status; FlightUnavailableError if the connection fails or
     breaks, FlightInternalError if the server violates the protocol. Skips messages without a batch. headers: sent with
-    the request. window: the kernel's buffers hold up to this many unread bytes, and one message. other: returns a
-    pyarrow reader of the same stream, used instead if a dictionary arrives; dictionaries always precede the first
-    batch.
+    the request. window: the kernel's buffers hold up to this many unread bytes, and one message. shared: the memory to
+    share with a server on this machine. other: returns a pyarrow reader of the same stream, used instead if a
+    dictionary arrives; dictionaries always precede the first batch.
     """
 
     def __init__(
@@ -51,11 +52,12 @@ class Reader:
         *,
         headers: Iterable[hpack.Header] = (),
         window: int,
+        shared: Wanted | None = None,
         credentials: Credentials,
         other: Callable[[], ChunkReader],
     ) -> None:
         self._location, self._ticket, self._headers, self._window = location, ticket, headers, window
-        self._credentials, self._open_other = credentials, other
+        self._credentials, self._open_other, self._wanted = credentials, other, shared
         self._call: Call | None = None
         self._batches = Batches()
         self._other: ChunkReader | None = None
@@ -99,7 +101,8 @@ class Reader:
 
     def _connect(self) -> Call:
         address, request = urlsplit(self._location), message.ticket(self._ticket)
-        call = Call(address, self._credentials, _DO_GET, request, self._headers, window=self._window)
+        own = self._headers
+        call = Call(address, self._credentials, _DO_GET, request, own, window=self._window, shared=self._wanted)
         self._call = call
         if self._cancelled:  # cancel() was called before the line above
             call.cancel()

@@ -1,0 +1,155 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a cache on the same machine, which come in shared memory: they are the same as by TCP."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from chance import Chance
+
+from kubeflow_datacache import DataCache
+from kubeflow_datacache.h2 import shared
+from kubeflow_datacache.h2.shared import Shared, SharedMemory, Slots, Wanted
+from test_narrow import write
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memory that can be sealed")
+
+ROWS = 20_000
+OPTIONS: dict[str, Any] = {"global_batch_size": 16, "seed": 3, "tail": "keep"}
+
+
+@pytest.fixture
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The slots of the messages that come in shared memory, as they come."""
+    slots = list[int]()
+    read = SharedMemory.message
+
+    def message(memory: SharedMemory, place: bytes) -> pa.Buffer:
+        slots.append(int.from_bytes(place[:4], "little"))
+        return read(memory, place)
+
+    monkeypatch.setattr(SharedMemory, "message", message)
+    return slots
+
+
+def by_tcp(monkeypatch: pytest.MonkeyPatch, read: Callable[[], Any]) -> Any:
+    """What read returns without shared memory."""
+    with monkeypatch.context() as patched:
+        patched.setenv("DATACACHE_SHARED_MEMORY", "off")
+        return read()
+
+
+def batches(cache: DataCache, **options: Any) -> list[pa.RecordBatch]:
+    """The batches of an epoch, all of which are kept."""
+    with contextlib.closing(cache.loader(**OPTIONS, **options)) as loader:
+        return [batch.arrow() for batch in loader]
+
+
+def table(rng: random.Random, folder: Path) -> Path:
+    """Writes a table of random columns."""
+    write(rng, folder / "rows", ROWS)
+    return folder / "rows"
+
+
+def wide(folder: Path) -> Path:
+    """Writes a table of 1.4 MB."""
+    columns = {f"c{i}": np.arange(ROWS) * (i + 1) / 7 for i in range(9)}
+    pq.write_table(pa.table(columns), folder / "wide.parquet")
+    return folder / "wide.parquet"
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_rows_are_the_same(
+    server: Path, tmp_path: Path, chance: Chance, monkeypatch: pytest.MonkeyPatch, messages: list[int], nodes: int
+) -> None:
+    (_, rng), *_ = chance.schedules(1)
+    source = table(rng, tmp_path)
+    with DataCache.local(source, program=server, progress=False, nodes=nodes) as cache:
+        for options in ({}, {"shuffle": False}, {"window": 4}, {"prefetch_bytes": 1 << 17}):
+            read = functools.partial(batches, cache, **options)
+            expected = by_tcp(monkeypatch, read)
+            assert not messages
+            assert read() == expected
+            assert messages
+            messages.clear()
+        rows = [rng.randrange(ROWS) for _ in range(500)]
+        expected = by_tcp(monkeypatch, lambda: cache.table()[rows])
+        assert cache.table()[rows] == expected
+        assert messages
+
+
+def test_batches_may_be_kept(
+    server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: list[int]
+) -> None:
+    slots = Slots(shared._CIRCULATING + 2, 1 << 20)
+    monkeypatch.setattr(Shared, "wanted", lambda self, *_: Wanted(self, slots))
+    with DataCache.local(wide(tmp_path), program=server, progress=False) as cache:
+        options: dict[str, Any] = {"shuffle": True, "prefetch_bytes": 1 << 17}
+        expected = by_tcp(monkeypatch, lambda: batches(cache, **options))
+        assert batches(cache, **options) == expected
+        assert len(messages) > slots.count
+
+
+def test_messages_that_do_not_fit(
+    server: Path, tmp_path: Path, chance: Chance, monkeypatch: pytest.MonkeyPatch, messages: list[int]
+) -> None:
+    (_, rng), *_ = chance.schedules(1)
+    slots = Slots(shared._CIRCULATING + 2, shared._LEAST)
+    monkeypatch.setattr(Shared, "wanted", lambda self, *_: Wanted(self, slots))
+    with DataCache.local(table(rng, tmp_path), program=server, progress=False) as cache:
+        expected = by_tcp(monkeypatch, lambda: batches(cache))
+        assert batches(cache) == expected
+        assert len(messages) <= 1  # the last one may be short
+
+
+def test_a_child_keeps_its_batches(server: Path, tmp_path: Path, messages: list[int]) -> None:
+    with (
+        DataCache.local(wide(tmp_path), program=server, progress=False) as cache,
+        contextlib.closing(cache.loader(**OPTIONS, shuffle=True, prefetch_bytes=1 << 17)) as loader,
+    ):
+        steps = iter(loader)
+        batch = next(steps).arrow()
+        assert messages
+        before = batch.to_pydict()
+        read, written = os.pipe()
+        child = os.fork()
+        if not child:
+            os.read(read, 1)
+            os._exit(batch.to_pydict() != before)
+        del batch
+        for _ in steps:
+            pass
+        os.write(written, b".")
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_memory_goes_from_stream_to_stream(server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[SharedMemory]()
+    init = SharedMemory.__init__
+
+    def make(memory: SharedMemory, port: int, slots: Slots) -> None:
+        init(memory, port, slots)
+        made.append(memory)
+
+    monkeypatch.setattr(SharedMemory, "__init__", make)
+    with DataCache.local(wide(tmp_path), program=server, progress=False) as cache:
+        for _ in range(3):
+            (stream,) = cache.get_flight_info({"kind": "shard", "index": 0, "total": 1}).endpoints
+            reader, rows = cache.stream(stream.location, stream.ticket, 1 << 20), 0
+            with contextlib.suppress(StopIteration):
+                while True:
+                    rows += reader.read_chunk()[0].num_rows
+            assert rows == ROWS
+    assert len(made) == 1

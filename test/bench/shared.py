@@ -1,0 +1,91 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""make bench-shared: what an epoch costs of a cache on the same machine, by TCP and in shared memory."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from host import BATCH, LENGTH, own_cpu, process_cpu, table
+from lake import Lake
+from server import Cache, Caches
+
+from kubeflow_datacache import DataCache, Loader
+
+BAR: Final = 0.3
+WAYS: Final = {"TCP": "off", "shared memory": "on"}
+ORDERS: Final = {"shuffled": True, "in order": False}
+
+
+class Cost(NamedTuple):
+    """CPU seconds of an epoch at both ends."""
+
+    client: float
+    server: float
+
+    @property
+    def both(self) -> float:
+        """Their sum."""
+        return self.client + self.server
+
+
+@contextlib.contextmanager
+def reading(cache: Cache, way: str) -> Iterator[Callable[[bool, int], tuple[Cost, int]]]:
+    """Yields a function that reads an epoch one way, shuffled or in order, and copies the tokens of each step once, as
+    to a device. It returns the cost, and a sum of the rows and their positions."""
+    device = np.empty(BATCH * LENGTH, np.int32)
+    server = cache.processes["local"].pid
+    with DataCache(cache.endpoint, retry_seconds=10) as client:
+
+        def read(shuffle: bool, epoch: int) -> tuple[Cost, int]:
+            os.environ["DATACACHE_SHARED_MEMORY"] = WAYS[way]
+            loader: Loader = client.loader(global_batch_size=BATCH, seed=7, shuffle=shuffle)
+            loader.set_epoch(epoch)
+            before, total = Cost(own_cpu(), process_cpu(server)), 0
+            for batch in loader:
+                columns: dict[str, Any] = batch.numpy()
+                np.copyto(device, columns["tokens"].reshape(-1))
+                total += int(columns["label"].sum()) * (batch.step + 1)
+            return Cost(own_cpu() - before.client, process_cpu(server) - before.server), total
+
+        yield read
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints the measurements."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--server", type=Path, required=True, help="the cacheserver binary")
+    parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the table")
+    parser.add_argument("--nodes", type=int, default=1, help="data nodes")
+    parser.add_argument("--rounds", type=int, default=5, help="epochs each way, in turns; the best counts")
+    own = parser.parse_args(arguments)
+    print(f"CPU-seconds for each GB of an epoch, {own.nodes} data nodes; the least of {own.rounds}")
+    print(f"{'':10} {'':14} {'client':>8} {'server':>8} {'both':>8}")
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as open_clients:
+        caches = Caches(own.server.resolve(), Path(folder) / "logs")
+        open_clients.callback(caches.close)
+        cache = caches.of(table(Lake(Path(folder)), own.gigabytes, 1 << 31), nodes=own.nodes)
+        read = {way: open_clients.enter_context(reading(cache, way)) for way in WAYS}
+        for name, shuffle in ORDERS.items():
+            costs: dict[str, list[Cost]] = {way: [] for way in WAYS}
+            for epoch in range(own.rounds):
+                got = {way: read[way](shuffle, epoch) for way in WAYS}
+                assert len({total for _, total in got.values()}) == 1, "the ways gave other rows"
+                for way, (cost, _) in got.items():
+                    costs[way].append(cost)
+            best = {way: min(each, key=lambda cost: cost.both) for way, each in costs.items()}
+            for way, cost in best.items():
+                cells = " ".join(f"{n / own.gigabytes:8.3f}" for n in (*cost, cost.both))
+                print(f"{name:10} {way:14} {cells}")
+            print(f"{'':10} {best['shared memory'].both / best['TCP'].both:.2f} of TCP; the bar is {BAR}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
