@@ -21,6 +21,7 @@ type member struct {
 	session     *session // nil while the node is not connected
 	address     string
 	machine     string // that it runs on, for messages; may be empty
+	disk        bool   // it stores what clients put on a disk
 	incarnation string
 	restarts    int
 	seen        time.Time
@@ -70,7 +71,7 @@ func (m *member) join(hello peer.Hello, now time.Time) *session {
 		restarts++
 	}
 	s := &session{index: hello.Index, held: hello.Held, pieces: make(chan peer.Piece), planned: make(chan peer.Planned, mostGivenUp), out: make(chan peer.ToNode, outboxSize), closed: make(chan struct{}), measured: map[int64]chan<- peer.Measured{}}
-	*m = member{session: s, address: hello.Address, machine: hello.Machine, incarnation: hello.Incarnation, restarts: restarts, seen: now}
+	*m = member{session: s, address: hello.Address, machine: hello.Machine, disk: hello.Disk, incarnation: hello.Incarnation, restarts: restarts, seen: now}
 	return s
 }
 

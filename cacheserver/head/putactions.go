@@ -90,7 +90,7 @@ func (s *service) begin(ctx context.Context, b protocol.Begin) (begun protocol.B
 	if err != nil {
 		return begun, status.Errorf(codes.InvalidArgument, "%s: %v", protocol.PutBegin, err)
 	}
-	if err := s.hasRoom(b.Bytes); err != nil {
+	if err := s.hasRoom(b.Bytes, b.Keep == protocol.KeepDisk); err != nil {
 		return begun, err
 	}
 	err = s.cluster.puts.change(func(c *put.Catalog) (err error) {
@@ -108,8 +108,8 @@ func (s *service) begin(ctx context.Context, b protocol.Begin) (begun protocol.B
 	return begun, err
 }
 
-// hasRoom returns an error if the data nodes have no memory for so many bytes, or the cache is not ready.
-func (s *service) hasRoom(bytes int64) error {
+// hasRoom returns an error if the data nodes have no memory for so many bytes or, if they are wanted, no disks, or if the cache is not ready.
+func (s *service) hasRoom(bytes int64, disk bool) error {
 	s.cluster.mu.Lock()
 	defer s.cluster.mu.Unlock()
 	if _, err := s.cluster.ready(); err != nil {
@@ -117,6 +117,9 @@ func (s *service) hasRoom(bytes int64) error {
 	}
 	var used, limit int64
 	for i := range s.cluster.members {
+		if disk && !s.cluster.members[i].disk {
+			return status.Errorf(codes.FailedPrecondition, "keep: %q, and data node %d has no folder for it: start the data nodes with --spill-dir (env SPILL_DIR), or leave keep out", protocol.KeepDisk, i)
+		}
 		memory := s.cluster.members[i].vitals.Memory
 		used, limit = used+memory.Used, limit+memory.Limit
 	}

@@ -36,6 +36,7 @@ func (n *Node) keepJoined(ctx context.Context) error {
 		case <-time.After(n.cfg.JoinAfter):
 		}
 	}
+	n.stage.Restore()
 	wait := rejoinFirst
 	for ctx.Err() == nil {
 		begin := time.Now()
@@ -77,7 +78,7 @@ func (n *Node) session(ctx context.Context, conn *grpc.ClientConn) error {
 	if err != nil {
 		return err
 	}
-	hello := peer.Hello{V: peer.Version, Index: n.cfg.Index, Incarnation: n.incarnation, Address: n.cfg.Advertise, Machine: n.cfg.Machine}
+	hello := peer.Hello{V: peer.Version, Index: n.cfg.Index, Incarnation: n.incarnation, Address: n.cfg.Advertise, Machine: n.cfg.Machine, Disk: n.disk != nil}
 	if a := n.current(); a != nil {
 		hello.Held = a.held()
 	}

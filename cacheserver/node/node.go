@@ -62,6 +62,7 @@ type Node struct {
 	incarnation string
 	server      *serve.Server
 	stage       *stage.Stage
+	disk        *spill.Dir // where the stage stores what clients put; nil: in memory alone
 
 	datasets datasets
 
@@ -97,8 +98,11 @@ func New(cfg Config) (*Node, error) {
 		return nil, fmt.Errorf("make the incarnation: %w", err)
 	}
 	n := &Node{cfg: cfg, incarnation: hex.EncodeToString(incarnation)}
+	if cfg.Spill != nil && !cfg.SpillRemoved {
+		n.disk = cfg.Spill.Below("puts")
+	}
 	n.stage = stage.New(stage.Config{
-		Node: cfg.Index, Budget: cfg.Budget, Signer: protocol.NewSigner(peer.PutKey(cfg.Secret)), Log: cfg.Log, Gone: n.datasets.drop,
+		Disk: n.disk, Node: cfg.Index, Budget: cfg.Budget, Signer: protocol.NewSigner(peer.PutKey(cfg.Secret)), Log: cfg.Log, Gone: n.datasets.drop,
 	})
 	n.datasets = datasets{cfg: &n.cfg, stage: n.stage, used: map[string]*dataset{}}
 	n.server = serve.New(serve.Config{Config: cfg.Config, Index: cfg.Index, Turns: cfg.Turns, SendTimeout: cfg.SendTimeout, Admit: n.admit, Put: n.stage.Receive})

@@ -37,8 +37,11 @@ const (
 	PutReplace = "replace" // a dataset of the name is replaced
 )
 
-// KeepMemory is the value of a put's keep: data nodes keep the rows in memory alone.
-const KeepMemory = "memory"
+// The values of a put's keep.
+const (
+	KeepMemory = "memory" // data nodes keep the rows in memory alone
+	KeepDisk   = "disk"   // they are in files too, which a data node's process reads after a restart
+)
 
 // Begin is the body of PutBegin.
 type Begin struct {
@@ -48,7 +51,7 @@ type Begin struct {
 	Parts  int    `json:"parts"`  // their numbers are below this; not every one has to be put
 	Bytes  int64  `json:"bytes"`  // about how many there will be; 0: that is not known
 	Schema []byte `json:"schema"` // an Arrow IPC message, without the stream's length prefix
-	Keep   string `json:"keep"`   // "" is KeepMemory
+	Keep   string `json:"keep"`   // "" is KeepDisk on data nodes that have a disk
 	// Recipe and Source say what the rows are derived from: a put with the same ones, if there is a recipe, is joined, and a dataset that was
 	// published from such a put makes another one needless.
 	Recipe string `json:"recipe"`

@@ -263,8 +263,11 @@ func (c *Catalog) Abort(id string) error {
 	return nil
 }
 
-// Drop removes a dataset, by its name all versions of it.
+// Drop removes a dataset, by its name all versions of it. All nodes must be there: one with files would bring it back.
 func (c *Catalog) Drop(ref string) error {
+	if missing := c.told.missing(); missing != "" {
+		return status.Error(codes.Unavailable, missing)
+	}
 	name, of := protocol.SplitReference(ref)
 	found := false
 	for id, p := range c.puts {

@@ -60,7 +60,7 @@ func publishAll(t *testing.T, c *Catalog, id string, receipts []protocol.PutPart
 		if p == nil {
 			continue
 		}
-		has := &peer.HeldRows{Publication: p.As}
+		has := &peer.HeldRows{Publication: p.As, ColumnBytes: make([]int64, 1), Fits: make([]byte, 1)}
 		for _, part := range p.Parts {
 			has.NodeRows += part.Rows
 		}

@@ -94,7 +94,7 @@ func (n *simNode) obey(m peer.ToNode) {
 			n.out = append(n.out, peer.Staged{ID: m.Publish.ID, Refusal: "restarted"})
 			return
 		}
-		has := &peer.HeldRows{Publication: m.Publish.As}
+		has := &peer.HeldRows{Publication: m.Publish.As, ColumnBytes: make([]int64, 1), Fits: make([]byte, 1)}
 		for _, want := range m.Publish.Parts {
 			if !slices.ContainsFunc(p.parts, func(o protocol.PutPart) bool { return o.Part == want.Part && o.Hash == want.Hash }) {
 				n.out = append(n.out, peer.Staged{ID: m.Publish.ID, Refusal: "lost"})

@@ -48,19 +48,49 @@ func (c *Chunk) Stub() Stub {
 
 // Attach makes a chunk again whose memory is in a backing. It reserves nothing until the chunk is read. The arena must be Paged.
 func (l *Layout) Attach(a *offheap.Arena, s Stub, b Backing, number int) (*Chunk, error) {
-	spans, forms := l.buffers*int(unsafe.Sizeof(span{})), len(l.nodes)*int(unsafe.Sizeof(form{}))
-	if len(s.Form) != spans+forms || s.Body < 0 || s.Memory < slabSize(l, s.Body) || s.Memory%offheap.PageSize != 0 || s.Rows < 1 {
-		return nil, fmt.Errorf("chunk %d of %s with %d bytes about its columns: it is of another layout", number, words.ExactBytes(s.Memory), len(s.Form))
+	if err := l.fits(s, number); err != nil {
+		return nil, err
 	}
 	region, memory, err := a.NewRegion(s.Memory, readChunk(b, number))
 	if err != nil {
 		return nil, err
 	}
-	c := &Chunk{layout: l, arena: a, memory: memory, stored: region}
-	c.slab = slab{rows: s.Rows, body: memory[:s.Body:s.Body], spans: make([]span, l.buffers), forms: make([]form, len(l.nodes))}
-	copy(bytesOf(c.spans), s.Form)
-	copy(bytesOf(c.forms), s.Form[spans:])
+	c := l.of(a, s, memory)
+	c.stored = region
 	return c, nil
+}
+
+// Load is Attach for a chunk that is read at once, and stays in memory.
+func (l *Layout) Load(a *offheap.Arena, s Stub, b Backing, number int) (*Chunk, error) {
+	if err := l.fits(s, number); err != nil {
+		return nil, err
+	}
+	memory, err := a.Alloc(s.Memory)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.ReadChunk(number, memory); err != nil {
+		a.Discard(memory)
+		return nil, err
+	}
+	return l.of(a, s, memory), nil
+}
+
+// fits returns an error for a chunk of another layout.
+func (l *Layout) fits(s Stub, number int) error {
+	spans, forms := l.buffers*int(unsafe.Sizeof(span{})), len(l.nodes)*int(unsafe.Sizeof(form{}))
+	if len(s.Form) != spans+forms || s.Body < 0 || s.Memory < slabSize(l, s.Body) || s.Memory%offheap.PageSize != 0 || s.Rows < 1 {
+		return fmt.Errorf("chunk %d of %s with %d bytes about its columns: it is of another layout", number, words.ExactBytes(s.Memory), len(s.Form))
+	}
+	return nil
+}
+
+// of makes the chunk of a stub in its memory.
+func (l *Layout) of(a *offheap.Arena, s Stub, memory []byte) *Chunk {
+	c := &Chunk{layout: l, arena: a, memory: memory}
+	c.slab = slab{rows: s.Rows, body: memory[:s.Body:s.Body], spans: make([]span, l.buffers), forms: make([]form, len(l.nodes))}
+	copy(bytesOf(c.forms), s.Form[copy(bytesOf(c.spans), s.Form):])
+	return c
 }
 
 // readChunk returns what fills memory with that of a chunk in a backing.

@@ -17,7 +17,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -59,11 +61,18 @@ type Dir struct {
 	path  string
 	node  int
 	limit int64
-	used  atomic.Int64
+	used  *atomic.Int64
 }
 
 // New returns the folder of a node below a path, which may be missing. The files take at most limit bytes; 0 means as many as the disk has.
-func New(path string, node int, limit int64) *Dir { return &Dir{path: path, node: node, limit: limit} }
+func New(path string, node int, limit int64) *Dir {
+	return &Dir{path: path, node: node, limit: limit, used: &atomic.Int64{}}
+}
+
+// Below returns a folder within this one, for files of another kind. Limit and Used are of both together.
+func (d *Dir) Below(name string) *Dir {
+	return &Dir{path: filepath.Join(d.path, name), node: d.node, limit: d.limit, used: d.used}
+}
 
 // Path is the folder that New was given.
 func (d *Dir) Path() string { return d.path }
@@ -111,6 +120,65 @@ func (d *Dir) Keep(plan string) error {
 		_ = os.Remove(filepath.Join(d.path, p.Name())) // fails while other nodes have files there
 	}
 	return err
+}
+
+// List returns the splits of which there are files of this node, by plan, in rising order.
+func (d *Dir) List() (map[string][]int, error) {
+	found := map[string][]int{}
+	plans, err := os.ReadDir(d.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return found, nil
+	}
+	for _, p := range plans {
+		files, e := os.ReadDir(filepath.Join(d.path, p.Name(), strconv.Itoa(d.node)))
+		if errors.Is(e, fs.ErrNotExist) {
+			continue
+		}
+		err = errors.Join(err, e)
+		splits := []int{}
+		for _, f := range files {
+			if n, e := strconv.Atoi(strings.TrimSuffix(f.Name(), ".rows")); e == nil {
+				splits = append(splits, n)
+			}
+		}
+		slices.Sort(splits)
+		found[p.Name()] = splits
+	}
+	return found, err
+}
+
+func (d *Dir) note(plan string) string {
+	return filepath.Join(d.path, plan, strconv.Itoa(d.node), "note")
+}
+
+// Note keeps a text beside the files of a plan, in place of an older one. An empty one removes all that is left of the plan's files.
+func (d *Dir) Note(plan string, text []byte) error {
+	name := d.note(plan)
+	if len(text) == 0 {
+		err := os.RemoveAll(filepath.Dir(name))
+		_ = os.Remove(filepath.Dir(filepath.Dir(name))) // fails while other nodes have files there
+		return err
+	}
+	err := os.MkdirAll(filepath.Dir(name), 0o700)
+	if err == nil {
+		err = os.WriteFile(name+".tmp", text, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(name+".tmp", name)
+	}
+	if err != nil {
+		return fmt.Errorf("spill: %w", err)
+	}
+	return nil
+}
+
+// Noted returns the text of a plan, nil if there is none.
+func (d *Dir) Noted(plan string) ([]byte, error) {
+	text, err := os.ReadFile(d.note(plan))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return text, err
 }
 
 // Write writes the file of a split, in place of an older one. The chunks must be of a Paged arena.
@@ -185,6 +253,22 @@ func (f *File) Attach(l *rows.Layout, a *offheap.Arena, backing rows.Backing) (r
 	for i, c := range f.head.Chunks {
 		chunk, err := l.Attach(a, c.Stub, backing, i)
 		if err != nil {
+			return rows.Sealed{}, fmt.Errorf("spill file %s: %w", f.name, err)
+		}
+		sealed.Chunks = append(sealed.Chunks, chunk)
+	}
+	return sealed, nil
+}
+
+// Load makes the chunks of the file and reads all of them to memory of the arena, which must be Paged.
+func (f *File) Load(l *rows.Layout, a *offheap.Arena) (rows.Sealed, error) {
+	sealed := rows.Sealed{Rows: f.head.Rows, Bytes: f.head.Bytes, Hash: f.head.Hash}
+	for i, c := range f.head.Chunks {
+		chunk, err := l.Load(a, c.Stub, f, i)
+		if err != nil {
+			for _, made := range sealed.Chunks {
+				a.Discard(made.Memory())
+			}
 			return rows.Sealed{}, fmt.Errorf("spill file %s: %w", f.name, err)
 		}
 		sealed.Chunks = append(sealed.Chunks, chunk)

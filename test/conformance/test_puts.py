@@ -7,7 +7,9 @@ from __future__ import annotations
 import base64
 import json
 import signal
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -235,3 +237,74 @@ def test_beside_a_table(mode: Mode, caches: Caches, table: Callable[[str], Made]
         own.client.close()
     finally:
         cache.stop(signal.SIGKILL)
+
+
+def restarted(writer: Writer, cache: Cache, *names: str) -> None:
+    """Kills processes, and waits until the data nodes have told the head what they have."""
+    for name in names:
+        cache.restart(name)
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            writer.act("put.drop", dataset="none")
+        except pa.ArrowException as error:
+            if code_of(error) == "NOT_FOUND":  # and not UNAVAILABLE
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"the data nodes have not come back: {cache.log(names[-1])}")
+
+
+@pytest.fixture
+def disk(caches: Caches, tmp_path: Path) -> Iterator[tuple[Cache, Path]]:
+    """A cache as separate processes, whose data nodes have folders, and those."""
+    one = caches.start(["--puts"], mode="cluster", env={"SPILL_DIR": str(tmp_path)})
+    one.wait("Ready")
+    yield one, tmp_path
+    one.stop(signal.SIGKILL)
+
+
+def test_on_disk_rows_survive_every_process(disk: tuple[Cache, Path]) -> None:
+    cache, folder = disk
+    writer = Writer(cache)
+    begun = writer.begin("a", 4, keep="disk")
+    sent = [writer.send(begun, 4, part, rows(1000 * part, 1000 * part + 1000)) for part in (0, 2)]
+    writer.send(begun, 4, 2, rows(0, 7), attempt=2)
+    restarted(writer, cache, "node-0", "node-1")
+    status = writer.act("put.status", put=begun["put"])
+    assert (status["lost"], [p["part"] for p in status["parts"]]) == ([], [0, 2])
+    sent += [writer.send(status, 4, part, rows(1000 * part, 1000 * part + 1000)) for part in (1, 3)]
+    published = writer.act("put.publish", put=begun["put"], receipts=[s["receipt"] for s in sent])
+    for names in (["node-1"], ["head"], ["node-0", "head", "node-1"]):
+        restarted(writer, cache, *names)
+        assert writer.read(published["dataset"]).equals(rows(0, 4000)), names
+    assert sorted(path.name for path in folder.rglob("*.rows")) == ["0.rows", "0.rows", "1.rows", "2.rows"]
+    again = writer.begin("a", 4, mode="replace", keep="memory")
+    for part in range(4):
+        writer.send(again, 4, part, rows(1000 * part, 1000 * part + 1000))
+    assert writer.act("put.publish", put=again["put"], receipts=None) == published, "the same rows, as in files"
+    writer.act("put.drop", dataset="a")
+    end = time.monotonic() + 10
+    while list(folder.rglob("*.rows")) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not [path for path in folder.rglob("*") if path.is_file()], "nothing is left of a dataset that was dropped"
+
+
+def test_damaged_files_are_lost_rows(disk: tuple[Cache, Path]) -> None:
+    cache, folder = disk
+    writer = Writer(cache)
+    begun = writer.begin("a", 4)  # on disk, since there is one
+    for part in range(4):
+        writer.send(begun, 4, part, rows(1000 * part, 1000 * part + 1000))
+    writer.act("put.publish", put=begun["put"], receipts=None)
+    chosen = sorted(folder.rglob("0/*.rows"))[-1]
+    with chosen.open("r+b") as file:
+        file.seek(-3000, 2)
+        byte = file.read(1)[0]
+        file.seek(-3000, 2)
+        file.write(bytes([byte ^ 16]))
+    restarted(writer, cache, "node-0")
+    refused("FAILED_PRECONDITION", "of dataset a are lost: put it again", writer.read, "a")
+
+
+def test_no_disk(writer: Writer) -> None:
+    refused("FAILED_PRECONDITION", "--spill-dir", writer.begin, "a", 1, keep="disk")

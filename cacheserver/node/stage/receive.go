@@ -22,6 +22,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
 	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/spill"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
@@ -121,10 +122,15 @@ func (s *Stage) receivePart(stream grpc.ServerStream, p *put, command protocol.P
 		return nil, refusal(err)
 	}
 	sum := in.content.Sum()
-	return s.add(p, &part{
+	made := &part{
 		PutPart: protocol.PutPart{Part: command.Part, Attempt: command.Attempt, Rows: sealed.Rows, Bytes: in.builder.Reserved(), Hash: hex.EncodeToString(sum[:])},
-		chunks:  sealed.Chunks, discard: in.builder.Discard, known: make(chan struct{}),
-	})
+		chunks:  sealed.Chunks, free: in.builder.Discard, known: make(chan struct{}),
+	}
+	if err := s.store(p, made, sealed); err != nil {
+		made.free()
+		return nil, refusal(err)
+	}
+	return s.add(p, made)
 }
 
 // all receives messages until the client ends the stream.
@@ -285,8 +291,9 @@ func (s *Stage) answer(stream grpc.ServerStream, p *put, made *part) error {
 // refusal returns the status for an error.
 func refusal(err error) error {
 	var full *offheap.ExhaustedError
+	var disk *spill.FullError
 	switch {
-	case errors.As(err, &full):
+	case errors.As(err, &full), errors.As(err, &disk):
 		return status.Errorf(codes.ResourceExhausted, "put: %v", err)
 	case isStatus(err):
 		return err

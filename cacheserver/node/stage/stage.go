@@ -6,6 +6,7 @@ package stage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -20,14 +21,18 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/spill"
 )
 
-// Config configures a stage. All fields are required.
+// Config configures a stage. All fields but Disk are required.
 type Config struct {
 	Node   int // index of the data node
 	Budget *offheap.Budget
 	Signer protocol.Signer
 	Log    *slog.Logger
+	// Disk is where parts are stored too, unless their put says otherwise; nil: nowhere. The files are of this node alone, and stay when the stage is
+	// closed.
+	Disk *spill.Dir
 	// Gone is called when the rows of a published put are not to be read any more.
 	Gone func(id string)
 }
@@ -52,15 +57,17 @@ type put struct {
 	end    context.CancelFunc
 
 	parts map[int][]*part // good attempts, the last one at the end
+	files int             // the number of the next file
 	has   *Held
 }
 
 // part is a good attempt of a part.
 type part struct {
 	protocol.PutPart
-	chunks  []*rows.Chunk
-	discard func()        // frees the chunks
-	known   chan struct{} // closed when the head knows of it
+	chunks []*rows.Chunk
+	free   func()        // frees the chunks
+	file   *spill.File   // with its rows; nil: there is none
+	known  chan struct{} // closed when the head knows of it
 }
 
 // Held is the rows of a published put on this node.
@@ -90,8 +97,12 @@ func (s *Stage) Open(of peer.Put) {
 	if s.puts[of.ID] != nil {
 		return
 	}
+	arena := offheap.NewArena(s.cfg.Budget)
+	if s.onDisk(of) {
+		arena.Paged()
+	}
 	ended, end := context.WithCancel(context.Background()) //nolint:forbidigo // ends with Unput
-	s.puts[of.ID] = &put{Put: of, layout: layout, arena: offheap.NewArena(s.cfg.Budget), ended: ended, end: end, parts: map[int][]*part{}}
+	s.puts[of.ID] = &put{Put: of, layout: layout, arena: arena, ended: ended, end: end, parts: map[int][]*part{}}
 	close(s.opened)
 	s.opened = make(chan struct{})
 }
@@ -137,26 +148,28 @@ const mostAttempts = 4
 
 // add records a part. An attempt with the rows of an earlier one takes no memory.
 func (s *Stage) add(p *put, made *part) (*part, error) {
+	var dropped []*part
+	defer func() { discard(dropped) }()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.puts[p.ID] != p {
-		made.discard()
+		dropped = append(dropped, made)
 		return nil, errFreed
 	}
 	attempts := p.parts[made.Part]
 	if i := slices.IndexFunc(attempts, func(o *part) bool { return o.Hash == made.Hash }); i >= 0 {
-		made.discard()
+		dropped = append(dropped, made)
 		same := attempts[i]
 		same.Attempt = made.Attempt
 		made = same
 		attempts = slices.Delete(attempts, i, i+1)
 	} else if p.has != nil && p.has.Settled {
-		made.discard()
+		dropped = append(dropped, made)
 		return nil, status.Errorf(codes.FailedPrecondition, "put: it is published with other rows of part %d: begin another one", made.Part)
 	}
 	attempts = append(attempts, made)
 	if len(attempts) > mostAttempts {
-		attempts[0].discard()
+		dropped = append(dropped, attempts[0])
 		attempts = slices.Delete(attempts, 0, 1)
 	}
 	p.parts[made.Part] = attempts
@@ -243,22 +256,35 @@ func (s *Stage) Known(k peer.Known) {
 
 // Publish makes the parts of a publication readable and reports that.
 func (s *Stage) Publish(m peer.Publish) {
+	has, err := s.publish(m)
+	if err == nil {
+		err = s.record(has)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.reportLocked(peer.Staged{ID: m.ID, Refusal: fmt.Sprintf("data node %d: %v", s.cfg.Node, err)})
+		return
+	}
+	s.reportLocked(peer.Staged{ID: m.ID, Has: &has.HeldRows})
+}
+
+// publish returns a copy of what the node has of a publication.
+func (s *Stage) publish(m peer.Publish) (*Held, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.puts[m.ID]
 	if p == nil {
-		s.reportLocked(peer.Staged{ID: m.ID, Refusal: fmt.Sprintf("data node %d restarted, and its parts are lost: put them again", s.cfg.Node)})
-		return
+		return nil, errors.New("it restarted, and its parts are lost: put them again")
 	}
 	if p.has == nil || p.has.Fingerprint != m.As.Fingerprint {
 		if err := p.publish(m); err != nil {
-			s.reportLocked(peer.Staged{ID: m.ID, Refusal: fmt.Sprintf("data node %d: %v", s.cfg.Node, err)})
-			return
+			return nil, err
 		}
 	}
 	p.has.Publication = m.As
-	has := p.has.HeldRows
-	s.reportLocked(peer.Staged{ID: m.ID, Has: &has})
+	has := *p.has
+	return &has, nil
 }
 
 func (p *put) publish(m peer.Publish) error {
@@ -287,31 +313,56 @@ func (p *put) publish(m peer.Publish) error {
 
 // Settle frees the attempts of a put that its publication does not have.
 func (s *Stage) Settle(id string) {
+	has, dropped := s.settle(id)
+	discard(dropped)
+	if has == nil {
+		return
+	}
+	if err := s.record(has); err != nil {
+		s.cfg.Log.Warn("a dataset is not on disk", "name", has.Put.Name, "reason", err)
+	}
+	s.cfg.Log.Info("a dataset is published", "name", has.Put.Name, "fingerprint", has.Fingerprint, "rows", has.NodeRows, "bytes", has.Bytes)
+}
+
+// settle returns a copy of what is published, nil if nothing is or that was known, and the attempts that are not part of it.
+func (s *Stage) settle(id string) (*Held, []*part) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.puts[id]
 	if p == nil || p.has == nil || p.has.Settled {
-		return
+		return nil, nil
 	}
 	p.has.Settled = true
 	chosen := map[int]string{}
 	for _, c := range p.has.parts {
 		chosen[c.Part] = c.Hash
 	}
+	var dropped []*part
 	for number, attempts := range p.parts {
 		p.parts[number] = slices.DeleteFunc(attempts, func(a *part) bool {
 			if hash, ok := chosen[number]; ok && hash == a.Hash {
 				return false
 			}
-			a.discard()
+			dropped = append(dropped, a)
 			return true
 		})
 	}
-	s.cfg.Log.Info("a dataset is published", "name", p.Name, "fingerprint", p.has.Fingerprint, "rows", p.has.NodeRows, "bytes", p.has.Bytes)
+	has := *p.has
+	return &has, dropped
 }
 
-// Unput frees what the node has of a put; streams that read its rows may end before.
-func (s *Stage) Unput(id string) {
+// discard frees parts.
+func discard(parts []*part) {
+	for _, p := range parts {
+		p.discard()
+	}
+}
+
+// Unput frees what the node has of a put, and removes its files; streams that read its rows may end before.
+func (s *Stage) Unput(id string) { s.remove(id, false) }
+
+// remove frees what the node has of a put; keep leaves its files.
+func (s *Stage) remove(id string, keep bool) {
 	s.mu.Lock()
 	p := s.puts[id]
 	delete(s.puts, id)
@@ -321,6 +372,7 @@ func (s *Stage) Unput(id string) {
 	}
 	s.cfg.Gone(id)
 	p.end()
+	s.forget(p, keep)
 	if p.has != nil {
 		p.has.Rows.Release()
 	}
@@ -337,7 +389,7 @@ func (s *Stage) Find(id string) *Held {
 	return nil
 }
 
-// Close frees everything.
+// Close frees everything, and leaves the files.
 func (s *Stage) Close() {
 	s.mu.Lock()
 	var ids []string
@@ -346,6 +398,6 @@ func (s *Stage) Close() {
 	}
 	s.mu.Unlock()
 	for _, id := range ids {
-		s.Unput(id)
+		s.remove(id, true)
 	}
 }

@@ -65,6 +65,7 @@ type Hello struct {
 	Incarnation string `json:"incarnation"` // different in every process
 	Address     string `json:"address"`     // host:port where clients reach its Flight service
 	Machine     string `json:"machine,omitempty"`
+	Disk        bool   `json:"disk,omitempty"` // it stores what clients put on a disk
 	Held        *Held  `json:"held,omitempty"`
 }
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kubeflow_datacache.cache import DataCache
 
 Mode = Literal["create", "replace"]
+Keep = Literal["memory", "disk"]
 Batches = Iterable[pa.RecordBatch | pa.Table]
 
 _BATCH_BYTES: Final = 2 << 20  # of a message: short enough for any server, and for its memory
@@ -59,6 +60,7 @@ def put(
     data: Any,
     *,
     mode: Mode = "create",
+    keep: Keep | None = None,
     parts: int | None = None,
     workers: int = 4,
     progress: bool = True,
@@ -71,7 +73,8 @@ def put(
     visible at once; if anything fails, nothing does.
 
     mode: "create" raises RefusedError if there is a dataset of the name, "replace" replaces it; who reads the old one
-    goes on. parts: the rows are sent in so many numbered parts, `workers` at a time. The fingerprint, and with it what
+    goes on. keep: "disk" has data nodes write the rows to their --spill-dir too, so that a process that restarts reads
+    them again, and raises RefusedError if one has none; "memory" does not; None does where there is one. parts: the rows are sent in so many numbered parts, `workers` at a time. The fingerprint, and with it what
     checkpoints compare, depends on the rows and on where parts begin, so equal rows need equal parts; by default their
     number follows from the rows. progress: whether to show it on standard error.
 
@@ -80,7 +83,7 @@ def put(
     """
     table = _table(data)
     count = parts_of(table) if parts is None else check_int("parts", parts, 1, _MOST_PARTS + 1)
-    started = Put.begin(cache, name, table.schema, parts=count, nbytes=table.nbytes, mode=mode)
+    started = Put.begin(cache, name, table.schema, parts=count, nbytes=table.nbytes, mode=mode, keep=keep)
     cuts = [table.num_rows * i // count for i in range(count + 1)]
     try:
         return started.send_all(
@@ -113,6 +116,7 @@ class Put:
         parts: int,
         nbytes: int = 0,
         mode: Mode = "create",
+        keep: Keep | None = None,
         recipe: str = "",
         source: str = "",
         ttl_seconds: int = 3600,
@@ -134,6 +138,7 @@ class Put:
             recipe=recipe,
             source=source,
             ttl_s=ttl_seconds,
+            **({} if keep is None else {"keep": keep}),
         )
         return cls(cache, name, plain, parts, begun)
 
