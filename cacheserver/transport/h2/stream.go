@@ -319,28 +319,23 @@ func (s *stream) readMessage(m any, size int, due time.Time) ([]byte, error) {
 // readFull fills p before due. It returns window to the peer for the bytes read, and in advance for those that don't fit into the stream's window:
 // there is memory for them.
 func (s *stream) readFull(p []byte, due time.Time) (int, error) {
-	n := s.in.begin(p)
+	n, before := s.in.begin(p), 0
 	if left := len(p) - n; left > defaultWindow {
-		s.advance(n, left)
-	} else {
-		s.giveBack(n)
+		before = left
 	}
+	s.giveBack(n, before)
 	return s.in.wait(s.ctx, due)
 }
 
-// giveBack returns n bytes of window to the peer; updates are sent in batches.
-func (s *stream) giveBack(n int) {
-	if s.owed.Add(int64(n)) >= defaultWindow/2 {
-		s.advance(0, 0)
+// giveBack returns n bytes of window to the peer, in batches, and some at once before they have come.
+func (s *stream) giveBack(n, before int) {
+	if s.owed.Add(int64(n)) < defaultWindow/2 && before == 0 {
+		return
 	}
-}
-
-// advance returns all window that is owed to the peer, for n more bytes too, and for some before they have come.
-func (s *stream) advance(n, before int) {
 	c := s.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	more := s.owed.Add(int64(n)) + int64(before)
+	more := s.owed.Load() + int64(before)
 	if s.remote || s.closed != nil || more <= 0 {
 		return
 	}
