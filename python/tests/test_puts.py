@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from kubeflow_datacache import (
     derive,
     put,
 )
+from kubeflow_datacache.derive import recipe_of
 from kubeflow_datacache.puts import parts_of, plain_schema
 
 ROWS = 10_000
@@ -135,10 +137,10 @@ def test_nothing_is_left_of_a_put_that_fails(cache: DataCache) -> None:
     with pytest.raises(pa.ArrowInvalid):
         put(cache, "a", mixed, progress=False)
     started = Put.begin(cache, "b", table(1).schema, parts=1)
-    with pytest.raises(ColumnError, match="tokens"):
+    with pytest.raises(ColumnError, match=r"put part 0 of 'b': columns: .*tokens"):
         started.send(0, lambda: [pa.table({"id": [1]})])
     wrong = table(1).set_column(1, "tokens", pa.array(["x"]))
-    with pytest.raises(ColumnError, match="'tokens': string can't be put as list<"):
+    with pytest.raises(ColumnError, match="put part 0 of 'b': column 'tokens': string can't be put as list<"):
         started.send(0, lambda: [wrong])
     with pytest.raises(RefusedError, match="union"):
         put(cache, "c", pa.table({"u": pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])}))
@@ -235,3 +237,40 @@ def test_of_two_at_once_one_works(cache: DataCache) -> None:
         assert ROWS <= sum(fn.rows for fn in workers) <= ROWS + 3 * 8  # eight rows tell each of them the schema
         with named(cache, "tok") as derived:
             assert len(derived) == ROWS
+
+
+LENGTH = 3
+
+
+def halved(value: int) -> int:
+    """Is used by functions that are derived."""
+    return value // 2
+
+
+def longer(value: int) -> int:
+    """Is used by functions that are derived."""
+    return value * 2
+
+
+def test_a_recipe_has_what_the_function_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(length: Any, size: Any, default: int = 1) -> Any:
+        def fn(batch: pa.RecordBatch, times: int = default) -> pa.RecordBatch:
+            assert size(length) * LENGTH * times
+            return batch
+
+        return fn
+
+    first = recipe_of(made(4, halved), None, [])
+    assert recipe_of(made(4, halved), None, []) == first
+    others = [made(5, halved), made(4, longer), made(4, halved, default=2), made(4.0, halved), made("4", halved)]
+    assert len({first, *(recipe_of(fn, None, []) for fn in others)}) == 1 + len(others)
+    monkeypatch.setitem(globals(), "LENGTH", 5)
+    assert recipe_of(made(4, halved), None, []) != first
+    with pytest.raises(ValueError, match=r"uses length, a object, .*give parameters=\{'length': what identifies it\}"):
+        recipe_of(made(object(), halved), None, [])
+    known = [recipe_of(made(object(), halved), {"length": name}, []) for name in "aab"]
+    assert known[0] == known[1] != known[2]
+    with pytest.raises(ValueError, match="no source text"):
+        recipe_of(Tokens(), None, [])
+    with pytest.raises(ValueError, match="uses self, a Tokens"):
+        recipe_of(Tokens().__call__, None, [])

@@ -9,6 +9,7 @@ import hashlib
 import inspect
 import json
 import os
+import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,8 +51,10 @@ def derive(
     and fn is not called. If another process is making it, this one waits, and goes on with the missing parts when no
     part has come for `patience` seconds, as after a crash: finished parts are not made again.
 
-    recipe: what identifies fn. By default, its source text, `parameters` (as JSON) and the content of `files`, such as
-    a tokenizer's. A dataset of the name by another recipe is replaced.
+    recipe: what identifies fn. By default, its source text, the values and functions that it uses from around it,
+    `parameters` (as JSON) and the content of `files`, such as a tokenizer's. An object that it uses, as `tokenizer`,
+    has no value that can be compared: `parameters` must have an entry of its name that identifies it. A dataset of the
+    name by another recipe is replaced.
     """
     check_callable(fn)
     check_int("parts", parts, 1)
@@ -88,15 +91,62 @@ def derive(
 def recipe_of(
     fn: Callable[..., Any], parameters: Mapping[str, Any] | None, files: Sequence[str | os.PathLike[str]]
 ) -> str:
-    """The hash of a function's source text, of parameters and of files."""
-    try:
-        text = inspect.getsource(fn)
-    except (OSError, TypeError):
-        raise ValueError(f"recipe: {fn!r} has no source text: give recipe=, a text that identifies it") from None
+    """The hash of a function's source text and of what it uses, of parameters and of files."""
+    text = _identity(fn, parameters or {}, set())
     found = hashlib.sha256(json.dumps([text, parameters], sort_keys=True).encode())
     for path in files:
         found.update(hashlib.sha256(Path(path).read_bytes()).digest())
     return found.hexdigest()
+
+
+def _identity(fn: Callable[..., Any], known: Mapping[str, Any], seen: set[int]) -> list[Any]:
+    """The source text of a function, and what it uses: its defaults, and variables of other functions and its module.
+
+    known: the names of variables that are identified otherwise. seen: functions that are part of the identity already.
+    """
+    if id(fn) in seen:
+        return []
+    seen.add(id(fn))
+    try:
+        text, around = inspect.getsource(fn), inspect.getclosurevars(fn)
+    except (OSError, TypeError):
+        raise ValueError(f"recipe: {fn!r} has no source text: give recipe=, a text that identifies it") from None
+    defaults = {f"default {i}": value for i, value in enumerate(getattr(fn, "__defaults__", None) or ())}
+    used = {**around.globals, **around.nonlocals, **defaults, **(getattr(fn, "__kwdefaults__", None) or {})}
+    if inspect.ismethod(fn):
+        used["self"] = fn.__self__
+    what = getattr(fn, "__qualname__", repr(fn))
+    return [text, *([name, _value(what, name, used[name], known, seen)] for name in sorted(used) if name not in known)]
+
+
+def _value(what: str, name: str, value: Any, known: Mapping[str, Any], seen: set[int]) -> Any:
+    """A value as JSON that differs if the value does."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return [type(value).__name__, value]
+    if isinstance(value, bytes):
+        return ["bytes", value.hex()]
+    if isinstance(value, list | tuple):
+        return [type(value).__name__, [_value(what, name, each, known, seen) for each in value]]
+    if isinstance(value, Mapping):
+        return ["mapping", [[_value(what, name, each, known, seen) for each in pair] for pair in value.items()]]
+    if isinstance(value, pa.DataType | pa.Schema | pa.Field):
+        return ["arrow", str(value)]
+    if inspect.ismodule(value):
+        return ["module", value.__name__]
+    if inspect.isfunction(value) and not _installed(value):
+        return ["function", _identity(value, known, seen)]
+    if inspect.isroutine(value) or inspect.isclass(value):
+        return ["name", value.__module__, value.__qualname__]
+    raise ValueError(
+        f"recipe: {what} uses {name}, a {type(value).__name__}, whose value can't be compared with that of a later run:"
+        f" give parameters={{{name!r}: what identifies it}}, or recipe="
+    )
+
+
+def _installed(fn: Callable[..., Any]) -> bool:
+    """Whether a function is of an installed package, which its name identifies, rather than the caller's own."""
+    path = inspect.getsourcefile(fn) or ""
+    return "site-packages" in path or path.startswith(sysconfig.get_path("stdlib"))
 
 
 def _wait(started: Put, name: str, patience: float) -> Published | None:

@@ -74,7 +74,9 @@ def put(
 
     mode: "create" raises RefusedError if there is a dataset of the name, "replace" replaces it; who reads the old one
     goes on. keep: "disk" has data nodes write the rows to their --spill-dir too, so that a process that restarts reads
-    them again, and raises RefusedError if one has none; "memory" does not; None does where there is one. parts: the rows are sent in so many numbered parts, `workers` at a time. The fingerprint, and with it what
+    them again, and raises RefusedError if one has none; "memory" does not; None does where there is one.
+
+    parts: the rows are sent in so many numbered parts, `workers` at a time. The fingerprint, and with it what
     checkpoints compare, depends on the rows and on where parts begin, so equal rows need equal parts; by default their
     number follows from the rows. progress: whether to show it on standard error.
 
@@ -156,6 +158,9 @@ class Put:
             try:
                 return self._send(part, batches, attempt)
             except _SourceError as error:
+                if isinstance(error.cause, ColumnError):
+                    raise ColumnError(f"{what}: {error.cause}") from None
+                error.cause.add_note(f"in {what}")
                 raise error.cause from None
             except CALL_ERRORS as error:
                 if code_of(error) in ("FAILED_PRECONDITION", "NOT_FOUND", "UNAUTHENTICATED", "UNAVAILABLE"):
