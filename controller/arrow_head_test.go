@@ -36,7 +36,7 @@ func TestAsk(t *testing.T) {
 		fails   bool
 		timeout time.Duration // 0: longer than any machine needs
 	}{
-		"loads":             {handler: reply(http.StatusOK, whole), want: "{State:Loading Reason:loading 42% Snapshot:7 Rows:120 Bytes:4096 Splits:{Done:12 Total:28} Nodes:[{Index:0 State: Rows:0 Restarts:0 Memory:{Used:0 Limit:0} Spill:<nil>}] Readers:[] Access:{Readers:Known UnknownKey:k1}}"},
+		"loads":             {handler: reply(http.StatusOK, whole), want: "{State:Loading Reason:loading 42% Snapshot:7 Rows:120 Bytes:4096 Splits:{Done:12 Total:28} Nodes:[{Index:0 State: Rows:0 Restarts:0 Memory:{Used:0 Limit:0} Spill:<nil>}] Datasets:[] Readers:[] Access:{Readers:Known UnknownKey:k1}}"},
 		"answers an error":  {handler: reply(http.StatusBadGateway, "no"), want: "/status?nodes=0 answers 502 Bad Gateway", fails: true},
 		"answers no JSON":   {handler: reply(http.StatusOK, "hello"), want: "read http://reviews-cache-0:8080/status?nodes=0: invalid character", fails: true},
 		"answers for ever":  {handler: reply(http.StatusOK, `{"reason":"`+strings.Repeat("x", maxAnswer)+`"}`), want: "unexpected EOF", fails: true},

@@ -83,7 +83,7 @@ func conditionOfHead(h *view.HeadStatus) engine.Condition {
 	case v1alpha1.StateLoading:
 		return engine.Condition{State: state, Reason: engine.ReasonLoading, Message: h.Reason}
 	case v1alpha1.StateReady:
-		return engine.Condition{State: state, Reason: engine.ReasonLoaded, Message: fmt.Sprintf("all %d rows are %s", h.Rows, placeOf(h))}
+		return engine.Condition{State: state, Reason: engine.ReasonLoaded, Message: loadedOf(h)}
 	case v1alpha1.StateDegraded:
 		return engine.Condition{State: state, Reason: engine.ReasonReloading, Message: h.Reason}
 	case v1alpha1.StateFailed:
@@ -92,15 +92,20 @@ func conditionOfHead(h *view.HeadStatus) engine.Condition {
 	return engine.Condition{State: v1alpha1.StatePending, Reason: engine.ReasonUnreachable, Message: fmt.Sprintf("the head says it is %q, which this controller doesn't know: do their versions fit?", h.State)}
 }
 
-func placeOf(h *view.HeadStatus) string {
+// loadedOf says what a head that is ready has, which may be a table without rows.
+func loadedOf(h *view.HeadStatus) string {
+	place := "in memory"
 	if slices.ContainsFunc(h.Nodes, func(n view.NodeStatus) bool { return n.Spill != nil }) {
-		return "on the data nodes' disks, and in memory as far as they fit"
+		place = "on the data nodes' disks, and in memory as far as they fit"
 	}
-	return "in memory"
+	return fmt.Sprintf("all %d rows are %s", h.Rows, place)
 }
 
 func progressOf(h *view.HeadStatus) *engine.Progress {
 	p := &engine.Progress{Rows: h.Rows, Bytes: h.Bytes, Percent: h.Percent()}
+	for _, d := range h.Datasets {
+		p.Datasets = append(p.Datasets, d.Dataset)
+	}
 	if h.Snapshot != 0 || h.Splits.Total > 0 { // the first version of a Delta table is number 0
 		p.Snapshot = workload.Decimal(h.Snapshot)
 	}

@@ -175,7 +175,7 @@ func recordTimes(out *v1alpha1.DataCacheStatus, state v1alpha1.State, f facts) {
 func recordProgress(out *v1alpha1.DataCacheStatus, state v1alpha1.State, f facts) {
 	switch {
 	case state == v1alpha1.StateReleased || state == v1alpha1.StateFailed:
-		out.Rows, out.Bytes, out.LoadedPercent = nil, nil, nil
+		out.Rows, out.Bytes, out.LoadedPercent, out.Datasets = nil, nil, nil, nil
 		if state == v1alpha1.StateFailed && f.Answers && out.ReadyTime == nil {
 			out.Snapshot = ""
 		}
@@ -187,6 +187,7 @@ func recordProgress(out *v1alpha1.DataCacheStatus, state v1alpha1.State, f facts
 			out.Snapshot = f.Progress.Snapshot
 		}
 		out.Rows, out.Bytes, out.LoadedPercent = new(f.Progress.Rows), new(f.Progress.Bytes), new(f.Progress.Percent)
+		out.Datasets = f.Progress.Datasets
 	}
 }
 

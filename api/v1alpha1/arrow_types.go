@@ -11,8 +11,10 @@ import (
 
 // ArrowCache names the table or its files and describes the pods that hold it. The fields that decide which rows are in memory have the tag
 // rows:"yes" and are immutable: to change them, make a new DataCache. TrainJobs share a cache if these fields are equal.
-// +kubebuilder:validation:XValidation:rule="[has(self.metadataLocation), has(self.catalog), has(self.source)].exists_one(set, set)",message="exactly one of metadataLocation, catalog and source must be set"
-// +kubebuilder:validation:XValidation:rule="has(self.table) != has(self.source)",message="table must be set, unless source is"
+// +kubebuilder:validation:XValidation:rule="[has(self.metadataLocation), has(self.catalog), has(self.source)].exists_one(set, set) || (has(self.puts) && self.puts.enabled && !has(self.metadataLocation) && !has(self.catalog) && !has(self.source))",message="exactly one of metadataLocation, catalog and source must be set, or none and puts.enabled for a cache of what clients put"
+// +kubebuilder:validation:XValidation:rule="has(self.table) == (has(self.metadataLocation) || has(self.catalog))",message="table must be set, unless source is or puts.enabled alone"
+// +kubebuilder:validation:XValidation:rule="has(self.metadataLocation) || has(self.catalog) || has(self.source) || (!has(self.columns) && !has(self.filter) && !has(self.snapshot) && !has(self.trustManifests))",message="a cache of what clients put has no table to select from: leave columns, filter, snapshot and trustManifests out"
+// +kubebuilder:validation:XValidation:rule="!has(self.puts) || !self.puts.enabled || !has(self.replicas) || self.replicas == 1",message="puts.enabled needs replicas: 1, as a dataset is in the copy that took it"
 // +kubebuilder:validation:XValidation:rule="!has(self.source) || !has(self.source.files) || (!has(self.snapshot) && !has(self.trustManifests))",message="plain files have no snapshots and no manifests: leave snapshot and trustManifests out"
 // +kubebuilder:validation:XValidation:rule="!has(self.source) || !has(self.source.delta) || ((!has(self.snapshot) || !has(self.snapshot.ref)) && !has(self.trustManifests))",message="Delta tables have no branches and no manifests: leave snapshot.ref and trustManifests out"
 // +kubebuilder:validation:XValidation:rule="has(self.metadataLocation) == has(oldSelf.metadataLocation) && (!has(self.metadataLocation) || self.metadataLocation == oldSelf.metadataLocation)",message="metadataLocation can't be changed: make a new DataCache"
@@ -72,6 +74,11 @@ type ArrowCache struct {
 	// +optional
 	TrustManifests bool `json:"trustManifests,omitempty" rows:"yes"`
 
+	// puts says whether clients may put datasets of their own, which then are in the memory of the data nodes, and which TrainJobs read as
+	// datacache://<namespace>/<name>/<dataset>. Whoever may read the cache may put, replace and drop datasets.
+	// +optional
+	Puts *Puts `json:"puts,omitempty" rows:"no"`
+
 	// dataNodes is the number of pods that share the rows of one copy; the head is one more pod.
 	// +optional
 	// +kubebuilder:default=2
@@ -124,6 +131,8 @@ type ArrowCache struct {
 // Data names what is cached in messages.
 func (a *ArrowCache) Data() string {
 	switch {
+	case a.Source == nil && a.Table == "":
+		return "datasets that clients put"
 	case a.Source == nil:
 		return "table " + a.Table
 	case a.Source.Delta != nil:
@@ -131,6 +140,15 @@ func (a *ArrowCache) Data() string {
 	}
 	return "files " + strings.Join(a.Source.Files.URIs, ", ")
 }
+
+// Puts says whether clients may put datasets.
+type Puts struct {
+	// enabled lets them.
+	Enabled bool `json:"enabled"`
+}
+
+// MayPut reports whether clients may put datasets.
+func (a *ArrowCache) MayPut() bool { return a.Puts != nil && a.Puts.Enabled }
 
 // Source names what is cached if it is no Iceberg table.
 //

@@ -91,6 +91,20 @@ type Failure struct {
 	Retry string `json:"retry,omitempty"`
 }
 
+// Dataset is a dataset that a client has put.
+type Dataset struct {
+	Name string `json:"name"`
+
+	// fingerprint identifies the rows. A TrainJob that begins with one, and reads another, says so.
+	Fingerprint string `json:"fingerprint"`
+
+	// state is Ready; Unavailable while a data node is missing; Failed when rows are lost, so that it must be put again; or Replaced.
+	State string `json:"state"`
+
+	Rows  int64 `json:"rows"`
+	Bytes int64 `json:"bytes"`
+}
+
 // DataCacheStatus is the status that the controller observed last.
 type DataCacheStatus struct {
 	// observedGeneration is the generation of the spec that this status describes.
@@ -135,6 +149,12 @@ type DataCacheStatus struct {
 	// bytes of these rows.
 	// +optional
 	Bytes *int64 `json:"bytes,omitempty"`
+
+	// datasets are those that clients have put.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	Datasets []Dataset `json:"datasets,omitempty"`
 
 	// loadedPercent is the share of the table's splits that are in memory; with several copies, that of the least loaded one. With the
 	// engine fluid it is the share of the files that are cached, as Fluid reports it.

@@ -91,6 +91,9 @@ func (l *pageSource) view(s protocol.Status) watch.View {
 		v.Done, v.Total, v.Unit = int64(c.data.footers[0]), int64(c.data.footers[1]), "files planned"
 	}
 	v.Tables = []watch.Table{c.nodes(s), l.readers.Table()}
+	if l.head.cfg.Puts {
+		v.Tables = append(v.Tables, datasets(s))
+	}
 	v.Meters = l.meters(s)
 	v.Facts = c.facts(s, c.started)
 	return v
@@ -149,6 +152,18 @@ func (c *state) nodes(s protocol.Status) watch.Table {
 			reading.Loading(n.Splits.Done, n.Splits.Total, func(split int) bool { return split < len(done) && done[split] }),
 			watch.Number(words.Count(float64(n.Rows))), watch.Number(words.Bytes(float64(n.Bytes))),
 			watch.Number(strconv.Itoa(n.Restarts)), watch.Text(place(n.Address, n.Machine)), watch.Text(n.Reason),
+		})
+	}
+	return t
+}
+
+// datasets lists the datasets that were put.
+func datasets(s protocol.Status) watch.Table {
+	t := watch.Table{ID: "datasets", Title: "Datasets that clients put", Empty: "None.", Head: []string{"Name", "State", "Rows", "Bytes", "Put at", "Fingerprint", "Reason"}}
+	for _, d := range s.Datasets {
+		t.Rows = append(t.Rows, []watch.Cell{
+			watch.Text(d.Name), watch.Text(d.State), watch.Number(words.Count(float64(d.Rows))), watch.Number(words.Bytes(float64(d.Bytes))),
+			watch.Text(time.Unix(d.Published, 0).UTC().Format(time.DateTime)), watch.Text(d.Fingerprint), watch.Text(d.Reason),
 		})
 	}
 	return t

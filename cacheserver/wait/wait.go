@@ -28,6 +28,8 @@ type Head struct {
 	Name string
 	// URL of the head's /status.
 	URL string
+	// Dataset is one that somebody puts into the cache, and for which to wait too; "": none.
+	Dataset string
 }
 
 // Config configures a wait. Zero durations mean the defaults.
@@ -137,6 +139,7 @@ func (w *waiter) wait(ctx context.Context, poll time.Duration) error {
 		case err != nil:
 			w.lines.unreachable(err, w.told.of(w.head.Name), time.Now())
 		default:
+			w.awaitDataset(status)
 			w.lines.status(status, w.told.of(w.head.Name), time.Now())
 			if status.State == protocol.StateReady || w.counted && status.ServesEarly() {
 				return nil
@@ -152,6 +155,29 @@ func (w *waiter) wait(ctx context.Context, poll time.Duration) error {
 		}
 	}
 }
+
+// awaitDataset changes the status of a cache that is ready and lacks the dataset, which training would not find.
+func (w *waiter) awaitDataset(s *protocol.Status) {
+	if w.head.Dataset == "" || s.State != protocol.StateReady {
+		return
+	}
+	var others []string
+	for _, d := range s.Datasets {
+		switch {
+		case d.Name != w.head.Dataset || d.State == "Replaced":
+			others = append(others, d.Name)
+		case d.State == "Ready":
+			return
+		default:
+			s.State, s.Reason = stateWaiting, fmt.Sprintf("dataset %s is %s: %s", d.Name, d.State, d.Reason)
+			return
+		}
+	}
+	s.State, s.Reason = stateWaiting, fmt.Sprintf("for the dataset %s, which nobody has put yet; there are: %s", w.head.Dataset, cmp.Or(strings.Join(others, ", "), "none"))
+}
+
+// stateWaiting is the state of a cache that is ready and lacks the dataset.
+const stateWaiting protocol.State = "Waiting"
 
 // lockedWriter lets several caches' lines be written, one at a time.
 type lockedWriter struct {

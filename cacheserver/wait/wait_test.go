@@ -65,6 +65,32 @@ func TestWaitUntilCounted(t *testing.T) {
 	}
 }
 
+// TestWaitForADataset waits until a dataset is put into a cache that is ready.
+func TestWaitForADataset(t *testing.T) {
+	with := func(datasets string) string {
+		return strings.Replace(ready, `"rows"`, `"datasets":[`+datasets+`],"rows"`, 1)
+	}
+	other, replaced := `{"name":"other","state":"Ready"}`, `{"name":"tok","state":"Replaced"}`
+	lost, there := `{"name":"tok","state":"Failed","reason":"parts 3-4 are lost: put it again"}`, `{"name":"tok","state":"Ready"}`
+	for _, tt := range []struct {
+		answers []string
+		ends    bool
+		says    string
+	}{
+		{[]string{ready}, false, "waiting: for the dataset tok, which nobody has put yet; there are: none"},
+		{[]string{loading, with(other + "," + replaced)}, false, "waiting: for the dataset tok, which nobody has put yet; there are: other, tok"},
+		{[]string{with(lost)}, false, "waiting: dataset tok is Failed: parts 3-4 are lost: put it again"},
+		{[]string{ready, with(other), with(replaced + "," + there)}, true, "ready: 500 rows"},
+	} {
+		var out strings.Builder
+		heads := []Head{{URL: headThatSays(t, tt.answers...), Dataset: "tok"}}
+		err := UntilReady(t.Context(), Config{Heads: heads, Timeout: 200 * time.Millisecond, Poll: time.Millisecond, Out: &out})
+		if (err == nil) != tt.ends || !strings.Contains(out.String(), tt.says) {
+			t.Errorf("answers %v: %v, want an end: %t, with %q in\n%s", tt.answers, err, tt.ends, tt.says, out.String())
+		}
+	}
+}
+
 func TestWait(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -111,7 +137,7 @@ func TestWait(t *testing.T) {
 }
 
 // two are the heads of two caches.
-func two(web, code string) []Head { return []Head{{"web", web}, {"code", code}} }
+func two(web, code string) []Head { return []Head{{Name: "web", URL: web}, {Name: "code", URL: code}} }
 
 // TestWaitForTwo checks that the wait lasts until the slower of two caches is ready, and that lines begin with the cache's name.
 func TestWaitForTwo(t *testing.T) {

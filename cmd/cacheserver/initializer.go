@@ -47,6 +47,11 @@ It exits with 0 when all caches are ready, %d when a cache failed, %d when one w
 			if err != nil {
 				return err
 			}
+			for i, name := range reference.Names(env("STORAGE_URI")) {
+				if i < len(heads) {
+					heads[i].Dataset = reference.Dataset(name)
+				}
+			}
 			cfg := wait.Config{Heads: heads, Out: cmd.OutOrStdout()}
 			if gate != "ready" && gate != "counted" {
 				return fmt.Errorf(`--gate: %q, want "ready" or "counted"`, gate)

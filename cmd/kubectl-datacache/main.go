@@ -94,6 +94,7 @@ func command() *cobra.Command {
   kubectl datacache status train --watch
   kubectl datacache why train
   kubectl datacache top train
+  kubectl datacache datasets tokens
   kubectl datacache logs train --server node --follow
   kubectl datacache ui train
   kubectl datacache login reviews --dir ./credentials
@@ -105,7 +106,7 @@ func command() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&at.rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig file")
 	clientcmd.BindOverrideFlags(&at.overrides, root.PersistentFlags(), clientcmd.RecommendedConfigOverrideFlags(""))
-	root.AddCommand(listCommand(at), statusCommand(at), whyCommand(at), topCommand(at), doctorCommand(at), eventsCommand(at), logsCommand(at), uiCommand(at), loginCommand(at))
+	root.AddCommand(listCommand(at), statusCommand(at), whyCommand(at), topCommand(at), datasetsCommand(at), doctorCommand(at), eventsCommand(at), logsCommand(at), uiCommand(at), loginCommand(at))
 	at.completeFlags(root)
 	return root
 }

@@ -67,4 +67,5 @@ type Progress struct {
 	Rows     int64
 	Bytes    int64
 	Percent  int32
+	Datasets []v1alpha1.Dataset // that clients have put
 }

@@ -43,6 +43,7 @@ const (
 	envNames      = "TLS_NAMES"
 	envGoMemory   = "GOMEMLIMIT"
 	envMachine    = "NODE_NAME"
+	envPuts       = "PUTS"
 	envCopy       = "COPY" // number of the copy that a pod belongs to
 	envSpillDir   = "SPILL_DIR"
 	envSpillLimit = "SPILL_LIMIT"
@@ -61,6 +62,7 @@ func sourceEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
 		env = append(env, variable(v.Name, v.Value))
 	}
 	switch s := arrow.Source; {
+	case s == nil && arrow.Table == "":
 	case s == nil:
 		schema, table := splitTable(arrow.Table)
 		env = append(env, variable(envSchema, schema), variable(envTable, table))

@@ -109,8 +109,8 @@ func podSettingsHash(dc *v1alpha1.DataCache) (string, error) {
 		catalog = arrow.Catalog.Credentials
 	}
 	settings := []any{dc.Spec.Credentials, catalog, arrow.Head, arrow.DataNode, arrow.Env, arrow.ObjectCache, arrow.Readiness}
-	if arrow.Spill != nil { // caches without it keep the hash that they have
-		settings = append(settings, arrow.Spill)
+	if arrow.Spill != nil || arrow.MayPut() { // caches without them keep the hash that they have
+		settings = append(settings, arrow.Spill, arrow.Puts)
 	}
 	text, err := json.Marshal(settings)
 	if err != nil {
@@ -123,6 +123,9 @@ func podSettingsHash(dc *v1alpha1.DataCache) (string, error) {
 func headPod(dc *v1alpha1.DataCache, server Server) corev1.PodTemplateSpec {
 	resources := sized(dc.Spec.Arrow.Head.Resources, corev1.ResourceList{corev1.ResourceCPU: quantity("1"), corev1.ResourceMemory: quantity("1Gi")})
 	env := append(sourceEnv(dc), selectionEnv(dc)...)
+	if dc.Spec.Arrow.MayPut() {
+		env = append(env, variable(envPuts, "true"))
+	}
 	// A head's memory is all Go heap (plan and footers); data nodes keep rows outside the heap, under their own limit.
 	memory := resources.Limits[corev1.ResourceMemory]
 	env = append(env, variable(envGoMemory, Decimal(memory.Value()/10*9)), variable(envNames, serviceNames(dc, server.ClusterDomain)))

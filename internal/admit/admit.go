@@ -149,6 +149,7 @@ func (a *Admission) checkCaches(ctx context.Context, parsed *request.Job, asked 
 			return nil, nil, err
 		}
 		errs = append(errs, request.CheckReference(parsed.Namespace, labels, reference.Key, alone, found)...)
+		errs = append(errs, request.CheckDataset(reference, found)...)
 		if found != nil && found.Spec.Arrow != nil {
 			errs = append(errs, parsed.Workers.Check(found.Spec.Arrow.DataNodes)...)
 		}

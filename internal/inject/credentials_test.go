@@ -36,6 +36,9 @@ func credentialsIn(t *testing.T, job *trainer.TrainJob) map[string][]string {
 				if token := source.ServiceAccountToken; token != nil {
 					got[each.Name] = append(got[each.Name], fmt.Sprintf("%s %s %d", token.Path, strings.TrimPrefix(token.Audience, "datacache.kubeflow.org/"), *token.ExpirationSeconds))
 				}
+				if file := source.DownwardAPI; file != nil {
+					got[each.Name] = append(got[each.Name], fmt.Sprint(file.Items[0].Path, " ", file.Items[0].FieldRef.FieldPath, " ", each.Template.Spec.Template.Metadata.Annotations))
+				}
 				if config := source.ConfigMap; config != nil {
 					for _, item := range config.Items {
 						got[each.Name] = append(got[each.Name], fmt.Sprintf("%s %s:%s %v", item.Path, config.Name, item.Key, *config.Optional))
@@ -67,6 +70,10 @@ func TestCredentials(t *testing.T) {
 		"JAX":             {trainJob(table, location), "jax-distributed", admitted, map[string][]string{"node": own}},
 		"a shared cache":  {trainJob(table, location, "CACHE_SCOPE=namespace"), "torch-distributed", admitted, map[string][]string{"node": {"own/token namespaces/team-a/datacaches/shared-6ac6a06fba48dc9a/trainjobs/train 3600", ca}}},
 		"another's cache": {trainJob("datacache://team-b/reviews"), "torch-distributed", admitted, map[string][]string{"node": {"own/token namespaces/team-b/datacaches/reviews/trainjobs/train 3600", ca}}},
+		"a dataset": {trainJob("datacache://team-b/reviews/tok"), "torch-distributed", admitted, map[string][]string{"node": {
+			"own/dataset metadata.annotations['datacache.kubeflow.org/dataset'] map[datacache.kubeflow.org/dataset:tok]",
+			"own/token namespaces/team-b/datacaches/reviews/trainjobs/train 3600", ca,
+		}}},
 		"several": {trainJob("datacache://web,team-b/code"), "torch-distributed", admitted, map[string][]string{"node": {
 			"own/token namespaces/team-a/datacaches/web/trainjobs/train 3600", "4b5e57f6/token namespaces/team-a/datacaches/web/trainjobs/train 3600",
 			"1edc4afd/token namespaces/team-b/datacaches/code/trainjobs/train 3600", ca, "4b5e57f6/ca.crt train-cache-ca:4b5e57f6 true", "1edc4afd/ca.crt train-cache-ca:1edc4afd true",

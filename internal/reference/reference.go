@@ -17,7 +17,8 @@ const Scheme = "datacache://"
 // Max is the maximum number of DataCaches in a storageUri.
 const Max = 16
 
-// Names returns the names in a storageUri, unchecked and as they are written there: <name> or <namespace>/<name>. It is nil for a
+// Names returns the names in a storageUri, unchecked and as they are written there: <name>, <namespace>/<name> or
+// <namespace>/<name>/<dataset>. It is nil for a
 // storageUri of another scheme.
 func Names(uri string) []string {
 	rest, ours := strings.CutPrefix(uri, Scheme)
@@ -25,6 +26,14 @@ func Names(uri string) []string {
 		return nil
 	}
 	return strings.Split(rest, ",")
+}
+
+// Dataset is the dataset that a name of a storageUri has, <namespace>/<name>/<dataset>; "" if it has none.
+func Dataset(name string) string {
+	if parts := strings.SplitN(name, "/", 3); len(parts) == 3 {
+		return parts[2]
+	}
+	return ""
 }
 
 // Service is the name of the Service of a DataCache, and of the one at which a TrainJob's clients find the first or only cache that it

@@ -23,6 +23,14 @@ func TestNames(t *testing.T) {
 	}
 }
 
+func TestDataset(t *testing.T) {
+	for name, want := range map[string]string{"web": "", "b/books": "", "b/books/tok": "tok", "b/books/a/b": "a/b", "": ""} {
+		if got := Dataset(name); got != want {
+			t.Errorf("Dataset(%q) = %q, want %q", name, got, want)
+		}
+	}
+}
+
 // TestNamedService has the names that python/tests/test_services.py expects too.
 func TestNamedService(t *testing.T) {
 	for name, want := range map[string]string{

@@ -83,6 +83,15 @@ func CheckReference(namespace string, labels map[string]string, key types.Namesp
 	return nil
 }
 
+// CheckDataset rejects a TrainJob that names a dataset of a cache into which none can be put.
+func CheckDataset(r Reference, cache *v1alpha1.DataCache) field.ErrorList {
+	if r.Dataset == "" || cache == nil || cache.Spec.Arrow != nil && cache.Spec.Arrow.MayPut() {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(uriPath, referenceScheme+r.Name, fmt.Sprintf(
+		"the DataCache %s takes no datasets from clients: its owner sets spec.arrow.puts.enabled, or name its table by %s%[1]s", r.Key, referenceScheme))}
+}
+
 // CheckCache rejects a TrainJob whose request can't be served by the DataCache of the name that it asks for, which may be nil.
 func CheckCache(asked *Request, cache *v1alpha1.DataCache) field.ErrorList {
 	if asked.Cache.Fluid == nil || cache == nil {

@@ -61,6 +61,27 @@ func TestMayUse(t *testing.T) {
 	}
 }
 
+// TestCheckDataset checks that datasets are read of caches that take them.
+func TestCheckDataset(t *testing.T) {
+	r := Reference{Name: "a/b/tok", Key: types.NamespacedName{Namespace: "a", Name: "b"}, Dataset: "tok"}
+	takes := &v1alpha1.DataCache{Spec: v1alpha1.DataCacheSpec{Arrow: &v1alpha1.ArrowCache{Puts: &v1alpha1.Puts{Enabled: true}}}}
+	takesNone := &v1alpha1.DataCache{Spec: v1alpha1.DataCacheSpec{Arrow: &v1alpha1.ArrowCache{Puts: &v1alpha1.Puts{}}}}
+	if errs := CheckDataset(r, takes); len(errs) > 0 {
+		t.Error(errs)
+	}
+	if errs := CheckDataset(Reference{Name: "b"}, takesNone); len(errs) > 0 {
+		t.Error(errs)
+	}
+	for _, dc := range []*v1alpha1.DataCache{takesNone, {Spec: v1alpha1.DataCacheSpec{Fluid: &v1alpha1.FluidCache{}}}} {
+		text := fmt.Sprint(CheckDataset(r, dc))
+		for _, part := range []string{`"datacache://a/b/tok"`, "takes no datasets from clients", "spec.arrow.puts.enabled", "datacache://a/b"} {
+			if !strings.Contains(text, part) {
+				t.Errorf("no %q in %q", part, text)
+			}
+		}
+	}
+}
+
 func TestCheckReference(t *testing.T) {
 	reviews := types.NamespacedName{Namespace: "team-a", Name: "reviews"}
 	files := dataCache("reviews", func(dc *v1alpha1.DataCache) { dc.Spec.Fluid = &v1alpha1.FluidCache{} })
@@ -131,7 +152,7 @@ func TestCheckName(t *testing.T) {
 func references(names ...string) []Reference {
 	var all []Reference
 	for _, name := range names {
-		all = append(all, Reference{name, types.NamespacedName{Namespace: "team-a", Name: name}})
+		all = append(all, Reference{Name: name, Key: types.NamespacedName{Namespace: "team-a", Name: name}})
 	}
 	return all
 }

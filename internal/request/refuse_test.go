@@ -93,6 +93,8 @@ func TestParseRefuses(t *testing.T) {
 		{"a folder of the machines", trainJob(table, location, "SPILL_HOST_PATH=/"), []string{"SPILL_HOST_PATH can't be set by a TrainJob", "the platform chooses folders"}},
 
 		{"filter", trainJob(table, location, "FILTER=label >="), []string{atEnv1, `"label >="`, "does not parse", "column 9", "expected a literal"}},
+		{"puts of a kind", trainJob(table, location, "PUTS=yes"), []string{atEnv1, `"yes"`, "must be true or false"}},
+		{"a dataset that is none", trainJob("datacache://a/b/-c"), []string{atURI, `the dataset "-c" is none`, "letter or digit first"}},
 		{"manifests trusted a little", trainJob(table, location, "TRUST_MANIFESTS=1"), []string{atEnv1, `"1"`, "must be true or false"}},
 		{"empty column", trainJob(table, location, "COLUMNS=a,,b"), []string{atEnv1, `"a,,b"`, "empty name at place 2"}},
 		{"column twice", trainJob(table, location, "COLUMNS=a,b,a"), []string{atEnv1, `names "a" twice`}},
@@ -129,12 +131,12 @@ func TestParseRefuses(t *testing.T) {
 		}(), []string{"spec.initializer.dataset.env[1].valueFrom: Forbidden", "AWS_SECRET_ACCESS_KEY", "secretRef"}},
 
 		{"reference without a name", trainJob("datacache://"), []string{atURI, `the name "" is no DataCache's`, "datacache://<name>"}},
-		{"reference with three parts", trainJob("datacache://a/b/c"), []string{atURI, "datacache://<namespace>/<name>"}},
+		{"reference with three parts", trainJob("datacache://a/b/c/d"), []string{atURI, "datacache://<namespace>/<name>"}},
 		{"reference with a query", trainJob("datacache://a?columns=b"), []string{atURI, "must have no query"}},
 		{"reference to a bad name", trainJob("datacache://Reviews"), []string{atURI, `"Reviews"`, "lower case"}},
 		{"reference to a bad namespace", trainJob("datacache://Team/reviews"), []string{atURI, `the namespace "Team"`}},
 		{"a reference without a name", trainJob("datacache://web,"), []string{atURI, `name 2 of 2, "": the name "" is no DataCache's`, "separated by commas"}},
-		{"a bad one of three references", trainJob("datacache://web,b/c/d,code"), []string{atURI, `name 2 of 3, "b/c/d": must be datacache://<name>`}},
+		{"a bad one of three references", trainJob("datacache://web,b/c/d/e,code"), []string{atURI, `name 2 of 3, "b/c/d/e": must be datacache://<name>`}},
 		{"a space between references", trainJob("datacache://web, code"), []string{atURI, `name 2 of 2, " code"`}},
 		{"a reference twice", trainJob("datacache://web,code,team-a/web"), []string{atURI, `name 3 of 3, "team-a/web": the DataCache team-a/web is named twice`}},
 		{"too many references", trainJob("datacache://" + strings.Join(numbered(17), ",")), []string{atURI, "names 17 DataCaches, at most 16"}},

@@ -190,6 +190,12 @@ func (s *spec) selection(arrow *v1alpha1.ArrowCache) {
 		}
 		arrow.TrustManifests = p.value == "true"
 	}
+	if p, ok := s.lookup("PUTS"); ok {
+		if p.value != "true" && p.value != "false" {
+			s.refuse(p, "must be true or false")
+		}
+		arrow.Puts = &v1alpha1.Puts{Enabled: p.value == "true"}
+	}
 	p, ok := s.lookup("FILTER")
 	if !ok || strings.TrimSpace(p.value) == "" {
 		return

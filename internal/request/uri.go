@@ -29,7 +29,7 @@ const (
 const (
 	tableForm     = "must be cache://<schema>/<table>, with the levels of a schema joined by dots and, where wanted, ?columns=a,b&filter=...&snapshot=..."
 	folderForm    = "must be cache+<address>, such as cache+s3://bucket/train/ or cache+gs://bucket/*/part-*.parquet, with no spaces and, where wanted, ?columns=a,b&filter=...&partitions=off&list=1; addresses begin with s3, s3a, gs, abfs, abfss, wasb, wasbs or file; a data set on a Hugging Face hub is cache+hf://owner/name[@revision][?config=...&split=...], a Delta table cache+delta+s3://bucket/table[?version=...]"
-	referenceForm = "must be datacache://<name> or datacache://<namespace>/<name>; several are separated by commas"
+	referenceForm = "must be datacache://<name>, datacache://<namespace>/<name> or datacache://<namespace>/<name>/<dataset>; several are separated by commas"
 )
 
 // fluidScheme is the prefix of a storageUri that names files for Fluid: what follows is the location as Fluid knows it.
@@ -161,11 +161,16 @@ func unreadable(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r)
 
 // Reference is a DataCache that a TrainJob names.
 type Reference struct {
-	// Name is <name> or <namespace>/<name>, as the TrainJob writes it.
+	// Name is <name>, <namespace>/<name> or <namespace>/<name>/<dataset>, as the TrainJob writes it.
 	Name string
 	// Key is the DataCache. Its namespace is the TrainJob's unless the name has another.
 	Key types.NamespacedName
+	// Dataset is the one that the TrainJob reads of those that clients have put into it; "" for its table.
+	Dataset string
 }
+
+// datasetName is the form of names of datasets, those of cacheserver/protocol.ValidDataset.
+var datasetName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
 // parseReferences parses a datacache:// URI, or returns the reason why it is invalid. Namespaces default to the given one.
 func parseReferences(uri, namespace string) (references []Reference, reason string) {
@@ -183,7 +188,7 @@ func parseReferences(uri, namespace string) (references []Reference, reason stri
 		}
 		switch {
 		case reason == "":
-			references = append(references, Reference{Name: name, Key: key})
+			references = append(references, Reference{Name: name, Key: key, Dataset: reference.Dataset(name)})
 		case len(names) == 1:
 			return nil, reason
 		default:
@@ -196,8 +201,14 @@ func parseReferences(uri, namespace string) (references []Reference, reason stri
 // parseReference parses one name of a datacache:// URI.
 func parseReference(name, namespace string) (key types.NamespacedName, reason string) {
 	parts := strings.Split(name, "/")
-	if len(parts) > 2 {
+	if len(parts) > 3 {
 		return key, referenceForm
+	}
+	if len(parts) == 3 {
+		if !datasetName.MatchString(parts[2]) {
+			return key, fmt.Sprintf("the dataset %q is none: 1 to 63 letters, digits, '.', '_' or '-', a letter or digit first; %s", parts[2], referenceForm)
+		}
+		parts = parts[:2]
 	}
 	key = types.NamespacedName{Namespace: namespace, Name: parts[len(parts)-1]}
 	if len(parts) == 2 {

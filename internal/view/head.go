@@ -3,6 +3,8 @@
 
 package view
 
+import "github.com/kubeflow/datacache/api/v1alpha1"
+
 // HeadStatus is what a head's /status (docs/contract.md) says of its cache to those who don't link the cache server: the manager and
 // kubectl's plugin.
 type HeadStatus struct {
@@ -15,9 +17,10 @@ type HeadStatus struct {
 		Done  int64 `json:"done"`
 		Total int64 `json:"total"`
 	} `json:"splits"`
-	Nodes   []NodeStatus `json:"nodes"`
-	Readers []Reader     `json:"readers"`
-	Access  struct {
+	Nodes    []NodeStatus `json:"nodes"`
+	Datasets []Dataset    `json:"datasets"` // that clients have put
+	Readers  []Reader     `json:"readers"`
+	Access   struct {
 		Readers    string `json:"readers"`    // Known or Anyone
 		UnknownKey string `json:"unknownKey"` // ID of the key of a token that could not be checked without it
 	} `json:"access"`
@@ -42,6 +45,13 @@ type NodeStatus struct {
 		Limit int64 `json:"limit"`
 	} `json:"memory"`
 	Spill *SpillStatus `json:"spill"` // of a node whose rows are in files too
+}
+
+// Dataset is a dataset that a client has put.
+type Dataset struct {
+	v1alpha1.Dataset
+	Reason    string `json:"reason,omitempty"`
+	Published int64  `json:"published"` // seconds since the Unix epoch
 }
 
 // SpillStatus says how many bytes of files with rows a data node has.

@@ -85,7 +85,11 @@ const (
 	OwnCredentials    = "own"
 	TokenFile         = "token"
 	AuthorityFile     = "ca.crt"
+	DatasetFile       = "dataset" // name of the dataset of the first or only cache, if the TrainJob names one
 )
+
+// AnnotationDataset is the annotation of pods that train with the content of DatasetFile.
+const AnnotationDataset = Group + "/dataset"
 
 // Audience is that of tokens for the DataCache with the name.
 func Audience(namespace, name string) string {

@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow.flight as fl
 import pytest
@@ -228,7 +229,23 @@ def test_from_env_by_name() -> None:
         DataCache.from_env({}, name="code")
 
 
-@pytest.mark.parametrize("name", ["", "Code", "a/b/c", "web,code", "datacache://web", "code\n"])
+def test_from_env_reads_the_dataset_of_the_uri(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("kubeflow_datacache.services.FOLDER", tmp_path)
+    environ = {"TRAIN_JOB_NAME": "train"}
+
+    def dataset(**options: str) -> str | None:
+        return DataCache.from_env(environ, **options)._name  # pyright: ignore[reportPrivateUsage, reportArgumentType]
+
+    assert dataset() is None
+    assert dataset(name="team-b/books/tok_v1.2") == "tok_v1.2"
+    assert dataset(name="team-b/books") is None
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "dataset").write_text("words")  # as admission does
+    assert dataset() == "words"
+    assert dataset(dataset="other") == "other"
+
+
+@pytest.mark.parametrize("name", ["", "Code", "a/b/-c", "a/b/c/d", "web,code", "datacache://web", "code\n"])
 def test_from_env_by_a_name_that_is_none(name: str) -> None:
     with pytest.raises(ValueError, match=r"name = .*: want the name of a cache"):
         DataCache.from_env({"TRAIN_JOB_NAME": "train"}, name=name)

@@ -32,6 +32,11 @@ func memory(text string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(text)}
 }
 
+// putsOnly is a cache of what clients put.
+func putsOnly() v1alpha1.ArrowCache {
+	return v1alpha1.ArrowCache{Puts: &v1alpha1.Puts{Enabled: true}, DataNodes: 2, Replicas: 1}
+}
+
 func spillOf(limit string) *v1alpha1.Spill { return &v1alpha1.Spill{Limit: resource.MustParse(limit)} }
 
 // TestDataCacheValidation checks that the API server rejects invalid specs, and accepts a partial pod template.
@@ -102,6 +107,12 @@ func TestDataCacheValidation(t *testing.T) {
 			dc.Spec.Arrow.Spill = spillOf("200Gi")
 			dc.Spec.Arrow.Spill.HostPath = &v1alpha1.SpillFolder{Path: "/mnt/../etc"}
 		}, "path must be absolute, without .."},
+		"what clients put":               {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly() }, ""},
+		"a table and what clients put":   {func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Puts = &v1alpha1.Puts{Enabled: true} }, ""},
+		"nothing, and nobody may put":    {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Puts.Enabled = false }, "exactly one of metadataLocation, catalog and source"},
+		"columns of what clients put":    {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Columns = []string{"a"} }, "has no table to select from"},
+		"a table's name, and no table":   {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Table = "demo.reviews" }, "table must be set, unless source is or puts.enabled alone"},
+		"two copies of what clients put": {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Replicas = 2 }, "puts.enabled needs replicas: 1"},
 		"half a second": {func(dc *v1alpha1.DataCache) {
 			dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{AsOf: new("2026-01-01T00:00:00.5Z")}
 		}, ""},

@@ -212,7 +212,13 @@ func waitingStepAt(t *testing.T, namespace, job, addresses string) *proctest.Pro
 	if !strings.Contains(args, address) {
 		t.Fatalf("the step runs %q, want --notices=:8080 in it", c.Args)
 	}
-	step := proctest.Start(t, "step", []string{"TRAIN_JOB_NAME=" + job, "CACHE_HEAD=" + addresses}, cacheserver, strings.Fields(args)...)
+	environment := []string{"TRAIN_JOB_NAME=" + job, "CACHE_HEAD=" + addresses}
+	for _, v := range c.Env {
+		if v.Name == "STORAGE_URI" {
+			environment = append(environment, v.Name+"="+v.Value)
+		}
+	}
+	step := proctest.Start(t, "step", environment, cacheserver, strings.Fields(args)...)
 	heads.lead(client.ObjectKeyFromObject(&pods.Items[0]), address)
 	return step
 }

@@ -74,7 +74,7 @@ func TestRefusals(t *testing.T) {
 		"unknown datacache://":    {"datacache://nowhere", nil, []string{uri, `"datacache://` + ns + `/nowhere"`, "there is no DataCache nowhere", "kubectl get datacaches -n " + ns}},
 		"two unknown ones":        {"datacache://nowhere,neither", nil, []string{`"datacache://` + ns + `/nowhere"`, "there is no DataCache nowhere", `"datacache://` + ns + `/neither"`}},
 		"one twice":               {"datacache://nowhere," + ns + "/nowhere", nil, []string{uri, `name 2 of 2, "` + ns + `/nowhere"`, "is named twice"}},
-		"datacache:// of 3 parts": {"datacache://a/b/c", nil, []string{uri, `"datacache://a/b/c"`, "must be datacache://<name> or datacache://<namespace>/<name>"}},
+		"datacache:// of 4 parts": {"datacache://a/b/c/d", nil, []string{uri, `"datacache://a/b/c/d"`, "must be datacache://<name>, datacache://<namespace>/<name> or"}},
 		"datacache:// with a size": {"datacache://nowhere", variables("CLUSTER_SIZE", "3"),
 			[]string{"spec.initializer.dataset.env[0].value: Invalid value: ", `"3"`, "has no effect", "leave CLUSTER_SIZE out"}},
 	}

@@ -40,6 +40,7 @@ import (
 var rejections = map[string]string{
 	"`storageUri: ... must be cache://<schema>/<table>`":                              "test/controlplane/refuse_test.go TestRefusals",
 	"`storageUri: ... there is no DataCache`":                                         "test/controlplane/refuse_test.go TestRefusals",
+	"`storageUri: ... takes no datasets from clients`":                                "internal/request/check_test.go TestCheckDataset",
 	"`storageUri: ... name 2 of 3`":                                                   "internal/request/refuse_test.go TestParseRefuses",
 	"`storageUri: ... can only be named alone`":                                       "internal/request/check_test.go TestCheckReference",
 	"`storageUri: ... is not for the namespace`":                                      "test/controlplane/refuse_test.go TestCacheOfANamespaceThatDoesNotAllow",

@@ -119,11 +119,11 @@ class DataCache(Readable):
         "team-b/books". None is the first one. With a name, the address is that of DATACACHE_ENDPOINT_CODE or
         DATACACHE_ENDPOINT_TEAM_B_BOOKS, if that is set.
 
-        dataset: as in DataCache. DATACACHE_TRANSPORT selects the transport. Credentials that are not passed as
-        arguments come from the environment: DATACACHE_TLS_ROOTS, DATACACHE_TLS_CERTIFICATE, DATACACHE_TLS_KEY and
-        DATACACHE_TOKEN_FILE are paths of files, and DATACACHE_TLS_HOSTNAME is a host name. If roots, a certificate or a
-        host name are set, TLS is used, unless DATACACHE_ENDPOINT has another scheme. environ: read in place of the
-        process's environment.
+        dataset: as in DataCache; None is the one that the TrainJob's storageUri names. DATACACHE_TRANSPORT selects the
+        transport. Credentials that are not passed as arguments come from the environment: DATACACHE_TLS_ROOTS,
+        DATACACHE_TLS_CERTIFICATE, DATACACHE_TLS_KEY and DATACACHE_TOKEN_FILE are paths of files, and
+        DATACACHE_TLS_HOSTNAME is a host name. If roots, a certificate or a host name are set, TLS is used, unless
+        DATACACHE_ENDPOINT has another scheme. environ: read in place of the process's environment.
 
         A cache that takes known readers needs no options: where admission has put the cache's CA and a token into the
         container (/var/run/secrets/datacache), or DATACACHE_CREDENTIALS names a folder with ca.crt and token (with a
@@ -143,7 +143,7 @@ class DataCache(Readable):
         transport: Any = environ.get("DATACACHE_TRANSPORT") or "h2"
         return cls(
             endpoint or f"{scheme}://{host}:{_PORT}",
-            dataset=dataset,
+            dataset=dataset or services.dataset_of(folder, name),
             retry_seconds=retry_seconds,
             transport=transport,
             **own,

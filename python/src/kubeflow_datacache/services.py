@@ -12,13 +12,13 @@ from typing import Final
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 FOLDER: Final = Path("/var/run/secrets/datacache")  # where a training container has a folder for each cache
-_NAME = re.compile(f"({_LABEL}/)?{_LABEL}")
+_NAME = re.compile(f"({_LABEL}/)?{_LABEL}|{_LABEL}/{_LABEL}/[A-Za-z0-9][A-Za-z0-9._-]{{0,62}}")
 
 
 def service_name(job: str, name: str | None = None) -> str:
     """The Service of a TrainJob's first or only cache, or that of the cache with a name, if the TrainJob has several.
 
-    name: as the TrainJob's storageUri writes it, <name> or <namespace>/<name>.
+    name: as the TrainJob's storageUri writes it, <name>, <namespace>/<name> or <namespace>/<name>/<dataset>.
     """
     service = f"{job}-cache-service"
     return service if name is None else f"{service}-{_digest(name)}"
@@ -37,8 +37,8 @@ def locate(environ: Mapping[str, str], name: str | None) -> tuple[str, str]:
     """
     if name is not None and not _NAME.fullmatch(name):
         raise ValueError(
-            f"name = {name!r}: want the name of a cache as the TrainJob's storageUri writes it, <name> or"
-            " <namespace>/<name>"
+            f"name = {name!r}: want the name of a cache as the TrainJob's storageUri writes it, <name>,"
+            " <namespace>/<name> or <namespace>/<name>/<dataset>"
         )
     variable = _variable("DATACACHE_ENDPOINT", name)
     job, endpoint = job_name(environ), environ.get(variable, "")
@@ -62,8 +62,19 @@ def credentials_folder(environ: Mapping[str, str], name: str | None) -> tuple[Pa
     return FOLDER / ("own" if name is None else _digest(name)), False
 
 
+def dataset_of(folder: Path, name: str | None) -> str | None:
+    """The dataset that the TrainJob's storageUri names, <namespace>/<name>/<dataset>; None if it names none.
+
+    folder: that of credentials_folder, in which admission writes the one of the first or only cache.
+    """
+    if name is not None:
+        return name.split("/")[2] if name.count("/") == 2 else None
+    file = folder / "dataset"
+    return file.read_text().strip() or None if file.exists() else None
+
+
 def _variable(stem: str, name: str | None) -> str:
-    return stem + ("" if name is None else "_" + re.sub("[-/]", "_", name).upper())
+    return stem + ("" if name is None else "_" + re.sub("[-/.]", "_", name).upper())
 
 
 def _digest(name: str) -> str:

@@ -54,6 +54,7 @@ func Everything() *v1alpha1.DataCache {
 		}},
 	}
 	arrow.Spill = &v1alpha1.Spill{Limit: resource.MustParse("200Gi"), Ephemeral: &v1alpha1.SpillClaim{StorageClassName: new("local-nvme")}}
+	arrow.Puts = &v1alpha1.Puts{}
 	arrow.ServiceAccount.Annotations = map[string]string{"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/reader"}
 	dc.Spec.Credentials = &v1alpha1.Credentials{SecretRef: corev1.LocalObjectReference{Name: "s3-keys"}}
 	arrow.Env = []v1alpha1.StoreVariable{{Name: "AWS_REGION", Value: "eu-central-1"}}

@@ -26,7 +26,8 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         table_name: the table, if storage_uri does not name it.
         schema_name: the table's schema, levels joined by dots, if storage_uri does not name it.
         storage_uri: cache://<schema>/<table>, instead of the two names; cache+<source>?partitions=off, instead of
-            source; or datacache://[<namespace>/]<name> for an existing DataCache, or several separated by commas, and
+            source; or datacache://[<namespace>/]<name> for an existing DataCache, with /<dataset> behind namespace and
+            name for one of the datasets that were put into it, or several separated by commas, and
             then no other argument but ready_timeout.
         source: a folder, glob or file of Parquet files that belong to no table, such as "s3://bucket/train/", or a data
             set on a Hugging Face hub: "hf://owner/name[@revision][?config=name&split=name]", or a Delta table:
