@@ -27,7 +27,7 @@ from server import Cache, Caches
 from kubeflow_datacache import DataCache, Loader, Pack, PackedBatch, World
 
 LENGTH, BATCH = 512, 128  # int32 tokens of a row, rows of a step: those of 1,024 over 8 groups of ranks
-PACK: Final = Pack("tokens", tokens=8 * LENGTH, packs=BATCH // 8)  # with --packs: steps of as many rows
+PACK: Final = Pack("tokens", tokens=BATCH // 2 * LENGTH, packs=2)  # with --packs: steps of as many rows
 WAYS: Final = ("off", "require")
 BARS: Final = {
     "rows": {"wire": 1.01, "CPU": 0.45, "wall": 0.5},

@@ -21,11 +21,11 @@ from server import Cache, Caches
 from take import cpu_of
 from trl import pack_dataset  # pyright: ignore[reportMissingImports] - as above
 
-from kubeflow_datacache import DataCache, Loader, Pack, World
+from kubeflow_datacache import DataCache, Loader, Pack, PackLoader, World
 from kubeflow_datacache.order.pack import Packer, deal
 
 Int64 = npt.NDArray[np.int64]
-RANKS, QUADRATIC, STEPS = 256, 61_035, 4
+RANKS, QUADRATIC, STEPS, TOKENS = 256, 61_035, 4, 8192
 
 
 def lengths_of(kind: str, rows: int, tokens: int) -> Int64:
@@ -117,30 +117,45 @@ def read(loader: Loader, cache: Cache) -> tuple[float, float, float]:
     return cpu_of(cache) - server, time.process_time() - client, first
 
 
-def costs(server: Path, rows: int) -> None:
+def plan_of(loader: PackLoader, cache: Cache, epoch: int) -> float:
+    """CPU seconds of the server to plan an epoch that was not planned yet: lengths from data nodes, and packs."""
+    loader.set_epoch(epoch)
+    before = cpu_of(cache)
+    loader.count_steps()
+    return cpu_of(cache) - before
+
+
+def compare(client: DataCache, cache: Cache, count: int, mean: float, rounds: int) -> None:
+    """Prints what an epoch costs with `count` packs a step, and as steps of as many rows."""
+    rows = client.loader(global_batch_size=round(count * TOKENS / mean), world=World(0, 1))
+    packs = client.loader(pack=Pack("input_ids", TOKENS, count), world=World(0, 1))
+    best: dict[str, list[float]] = {}
+    plan = 9e9
+    for number in range(rounds):
+        for way, loader in (("rows", rows), ("packs", packs)):
+            best[way] = [min(pair) for pair in zip(best.get(way, [9e9] * 3), read(loader, cache), strict=True)]
+        plan = min(plan, plan_of(packs, cache, 1000 + number))
+        packs.set_epoch(number + 1)
+    print(f"{count} packs a step, or as many rows: the least of {rounds} epochs")
+    for way, (servers, own, first) in best.items():
+        print(f"{way:6} server {servers:5.2f} CPU-s, client {own:5.2f} CPU-s, first batch {first * 1e3:4.0f} ms")
+    of_rows, of_packs = (sum(best[way][:2]) for way in ("rows", "packs"))
+    print(f"plan {plan:.2f} CPU-s: {plan / of_packs:.3f} of nodes and client; the bar is 0.1")
+    print(f"rows by number: {(of_packs - plan) / of_rows:.3f} of an epoch's streams; the bar is 1.1", flush=True)
+
+
+def costs(server: Path, rows: int, rounds: int) -> None:
     """Prints what an epoch costs with packs and without."""
-    lengths, tokens = lengths_of("lognormal", rows, 8192), 8192
+    lengths = lengths_of("lognormal", rows, TOKENS)
     ends = pa.array(np.append(0, np.cumsum(lengths)).astype(np.int32))
-    data = pa.table({"input_ids": pa.ListArray.from_arrays(ends, pa.array(np.zeros(lengths.sum(), np.int32)))})
-    print(f"{rows} rows of {lengths.mean():.0f} tokens, shuffled, one rank, 2 data nodes: the least of 3 epochs")
+    tokens = np.random.default_rng(1).integers(0, 50_000, int(lengths.sum()), np.int32)
+    data = pa.table({"input_ids": pa.ListArray.from_arrays(ends, pa.array(tokens))})
+    print(f"{rows} rows of {lengths.mean():.0f} tokens, shuffled, one rank, 2 data nodes")
     with tempfile.TemporaryDirectory() as folder, contextlib.closing(Caches(server, Path(folder) / "logs")) as caches:
         cache = caches.of(Made("packs", Lake(Path(folder)).create("t", data.schema, data).metadata_location))
         with DataCache(cache.endpoint) as client:
-            ways = {
-                "rows": client.loader(global_batch_size=512, world=World(0, 1)),
-                "packs": client.loader(pack=Pack("input_ids", tokens, 64), world=World(0, 1)),
-            }
-            best: dict[str, list[float]] = {}
-            for _ in range(3):
-                for way, loader in ways.items():
-                    best[way] = [min(pair) for pair in zip(best.get(way, [9e9] * 3), read(loader, cache), strict=True)]
-        packer = Packer(Pack("x", tokens, 64), rows=rows, seed=1, epoch=0, refused=lambda p, n: None)
-        began = time.process_time()
-        steps = sum(1 for _ in packer.steps(0, iter([lengths])))
-        plan = time.process_time() - began
-    for way, (servers, own, first) in best.items():
-        print(f"{way:6} server {servers:5.2f} CPU-s, client {own:5.2f} CPU-s, first batch {first * 1e3:4.0f} ms")
-    print(f"packing alone, within the client's: {plan:.2f} CPU-s, {plan / rows * 1e6:.1f} us a row, {steps} steps")
+            for count in (64, 512):
+                compare(client, cache, count, float(lengths.mean()), rounds)
 
 
 def main() -> None:
@@ -148,12 +163,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", type=Path, required=True, help="the cacheserver binary")
     parser.add_argument("--picture", type=Path, help="draw fill and balance into this SVG file")
-    parser.add_argument("--rows", type=int, default=60_000, help="rows of the table")
+    parser.add_argument("--rows", type=int, default=120_000, help="rows of the table")
+    parser.add_argument("--rounds", type=int, default=3, help="epochs each way, in turns; the best counts")
+    parser.add_argument("--costs", action="store_true", help="print only what an epoch costs")
     arguments = parser.parse_args()
     datasets.disable_progress_bars()
-    fill_and_balance(arguments.picture)
-    resumes(arguments.server, lengths_of("chat", 12_000, 8192))
-    costs(arguments.server, arguments.rows)
+    if not arguments.costs:
+        fill_and_balance(arguments.picture)
+        resumes(arguments.server, lengths_of("chat", 12_000, 8192))
+    costs(arguments.server, arguments.rows, arguments.rounds)
 
 
 if __name__ == "__main__":

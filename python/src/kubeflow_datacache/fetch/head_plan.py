@@ -85,12 +85,9 @@ def _steps(batch: pa.RecordBatch, steps: list[dict[str, Any]]) -> Iterator[RankS
     begin = 0
     for about in steps:
         end = begin + about["pieces"]
-        bounds = begin + np.searchsorted(micro[begin:end], np.arange(about["micro"] + 1))
-        packs = [
-            Spans(starts[lo:hi], lengths[lo:hi]) if lo < hi else None
-            for lo, hi in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-        ]
+        bounds = np.searchsorted(micro[begin:end], np.arange(about["micro"] + 1)).tolist()
+        spans = Spans(starts[begin:end], lengths[begin:end])
         counts = Counts(**about.get("counts", {}))
         position, index = about["next"]
-        yield RankStep(rows[begin:end], packs, (position, index), about["tokens"], about["sequences"], counts)
+        yield RankStep(rows[begin:end], spans, bounds, (position, index), about["tokens"], about["sequences"], counts)
         begin = end

@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -75,9 +75,10 @@ class Link:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         raise HostError("closed")
 
-    def blocks(self, policy: Policy, waits: Callable[[], bool]) -> Iterator[tuple[StepBlock, bytes]]:
-        """Yields the blocks of the stream and their plans, copied to memory of this process. Raises HostError if the
-        reader fails, or if other ranks do not take blocks while the training loop waits, which waits() tells."""
+    def blocks(self, policy: Policy, waits: Callable[[], bool]) -> Iterator[tuple[StepBlock, Any]]:
+        """Yields the blocks of the stream and their steps of order.packed, or None, copied to memory of this process.
+        Raises HostError if the reader fails, or if other ranks do not take blocks while the training loop waits, which
+        waits() tells."""
         count = 0
         while True:
             packet = self._receive(waits)
@@ -90,11 +91,18 @@ class Link:
             rows = pa.ipc.open_stream(copied).read_next_batch()
             count += 1
             self._send(count)
-            steps = range(block.first, block.stop, block.stride)
-            if rows.num_rows != block.rows * len(steps):
-                raise HostError(f"the reader sent {rows.num_rows} rows for {len(steps)} steps of {block.rows}")
-            plan = copied.slice(block.nbytes - block.plan).to_pybytes()
-            yield StepBlock(steps, block.rows, detach_small(as_marked(rows)), policy), plan
+            rows, steps = detach_small(as_marked(rows)), range(block.first, block.stop, block.stride)
+            # of a process of the same user
+            planned = pickle.loads(copied.slice(block.nbytes - block.plan)) if block.plan else None
+            want = block.rows * len(steps) if planned is None else sum(len(own.rows) for own in planned)
+            if rows.num_rows != want:
+                raise HostError(f"the reader sent {rows.num_rows} rows for {len(steps)} steps of {want}")
+            if planned is None:
+                yield StepBlock(steps, block.rows, rows, policy), None
+                continue
+            for step, own in zip(steps, planned, strict=True):
+                yield StepBlock(range(step, step + 1), len(own.rows), rows.slice(0, len(own.rows)), policy), own
+                rows = rows.slice(len(own.rows))
 
     def close(self) -> None:
         """Ends the connection: a blocked read raises HostError."""

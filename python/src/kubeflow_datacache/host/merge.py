@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import pickle
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -130,11 +129,11 @@ class HostMerge(Merge):
             self._link.join(group.request, start, group.part, seconds)
         except Exception as error:
             raise LeftError(str(error)) from error
-        for block, plan in self._link.blocks(self._policy, lambda: self._timer.consumer_is_waiting):
+        for block, own in self._link.blocks(self._policy, lambda: self._timer.consumer_is_waiting):
             if block.steps[0] != self._share.first_step(step):
                 raise HostError(f"the reader of this host sent step {block.steps[0]} after step {step - 1}")
             if self._steps is not None:
-                self._steps.put(pickle.loads(plan))  # of a process of the same user
+                self._steps.put(own)
             elif block.size != len(range(*self._epoch.span(block.steps[0], self._share))):
                 raise HostError(f"the reader of this host sent {block.size} rows of step {block.steps[0]}")
             yield block

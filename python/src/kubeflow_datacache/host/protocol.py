@@ -65,9 +65,10 @@ class Start(NamedTuple):
 
 class Block(NamedTuple):
     """A rank's rows of the steps range(first, stop, stride), as an Arrow IPC stream in `nbytes` bytes at `offset` of
-    memory `slot`, of which the last `plan` are a pickled step of order.packed.
+    memory `slot`, of which the last `plan` are those of the steps, pickled: a list with a step of order.packed each.
 
-    rows: of each step. capacity: the size of the memory. plan: 0 where steps do not depend on lengths.
+    rows: of each step; no meaning where steps depend on lengths. capacity: the size of the memory. plan: 0 where steps
+    do not depend on lengths.
     """
 
     slot: int

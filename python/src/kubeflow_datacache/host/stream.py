@@ -11,8 +11,9 @@ import os
 import pickle
 import socket
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,11 +24,14 @@ from kubeflow_datacache.host import protocol
 from kubeflow_datacache.host.protocol import Block
 from kubeflow_datacache.order.packed import RankSteps
 from kubeflow_datacache.rows.block import StepBlock
+from kubeflow_datacache.rows.gather import concatenate
 from kubeflow_datacache.rows.widen import marked
 
 _MOST_BLOCKS: Final = 64  # published and not taken; a rank's socket has room for their packets
 _SLACK: Final = 1 << 12  # bytes of an IPC stream beside the schema and the batch
 _ALIGNED: Final = 64  # bytes: where parts begin
+_GROUP_SHARE: Final = 4  # steps that are passed at once have at least this part of the limit
+_GROUP_SECONDS: Final = 0.05  # or were so long in coming
 
 
 @dataclass(eq=False)
@@ -145,8 +149,8 @@ class HostStream:
 
     def _run(self, step: int) -> None:
         try:
-            for block in self._merge.blocks(step):
-                if not self._publish(block):
+            for blocks in self._groups(self._merge.blocks(step)):
+                if not self._publish(blocks):
                     break
             last = protocol.END
         except BaseException as error:
@@ -161,40 +165,71 @@ class HostStream:
             slot.mapped.close()
             os.close(slot.memory)
 
-    def _publish(self, rows: StepBlock) -> bool:
-        """Waits for room, and passes a block to the ranks. Returns False if the stream has ended."""
+    def _groups(self, blocks: Iterator[StepBlock]) -> Iterator[list[StepBlock]]:
+        """What is passed at once: a block, or where steps depend on lengths, which are a block each, several of them.
+
+        At first a single one, so that the first batch comes early, and none waits long for those after it. Types are
+        equal: a node that answers again while it loads sends integers as wide as the table's.
+        """
+        most, group, began = 1, list[StepBlock](), 0.0
+        for block in blocks:
+            if group and not block.rows.schema.equals(group[0].rows.schema):
+                yield group
+                group = []
+            began = began if group else time.monotonic()
+            group.append(block)
+            large = sum(each.nbytes for each in group) >= self._limit // _GROUP_SHARE
+            if self._steps is None or large or len(group) >= most or time.monotonic() - began > _GROUP_SECONDS:
+                yield group
+                most, group = 4 * len(group), []
+        if group:
+            yield group
+
+    def _publish(self, blocks: list[StepBlock]) -> bool:
+        """Waits for room, and passes blocks to the ranks. Returns False if the stream has ended."""
         with self._changed:
-            while not self._stopped and self._kept and not self._has_room(rows.nbytes):
+            while not self._stopped and self._kept and not self._has_room(sum(rows.nbytes for rows in blocks)):
                 self._full = True
                 self._changed.wait()
             self._full = False
         if self._stopped:
             return False
-        plan = b"" if self._steps is None else pickle.dumps(self._steps.pop(rows.steps[0]))
-        block = self._written(rows, plan)
+        block = self._divided(blocks[0]) if self._steps is None else self._planned(blocks, self._steps)
         with self._changed:
             self._kept.append(block)
             for client in self._clients:
                 self._send(client, block)
         return True
 
-    def _written(self, rows: StepBlock, plan: bytes) -> Published:
-        """Writes the parts of a block to shared memory."""
-        steps, schema, count = rows.steps, rows.rows.schema, len(rows.steps)
-        bounds = list(itertools.pairwise(self._bounds(rows)))
-        batches = [rows.rows.slice(first * count, (last - first) * count) for first, last in bounds]
+    def _divided(self, rows: StepBlock) -> Published:
+        """The parts of a block, written to shared memory."""
+        steps, count, bounds = rows.steps, len(rows.steps), self._bounds(rows)
+        sizes = [last - first for first, last in itertools.pairwise(bounds)]
+        pairs = zip(bounds, sizes, strict=False)
+        parts = [rows.rows.slice(first * count, size * count) for first, size in pairs]
+        return self._written(parts, sizes, steps, b"")
+
+    def _planned(self, blocks: list[StepBlock], steps: RankSteps[Any]) -> Published:
+        """Blocks of a step each and the plans of these, written to shared memory."""
+        plan = pickle.dumps([steps.pop(rows.steps[0]) for rows in blocks])
+        whole = concatenate([rows.rows for rows in blocks], blocks[0].rows.schema)
+        return self._written([whole], [0], range(blocks[0].steps[0], blocks[-1].steps[-1] + 1), plan)
+
+    def _written(self, parts: list[pa.RecordBatch], sizes: list[int], steps: range, plan: bytes) -> Published:
+        """Writes parts of some steps to shared memory. sizes: the rows of a step in each."""
+        schema, written = parts[0].schema, list[Block]()
         beside = schema.serialize().size + len(plan) + _SLACK
-        slot = self._slot(sum(pa.ipc.get_record_batch_size(batch) + beside for batch in batches))
-        sink, parts = pa.FixedSizeBufferWriter(pa.py_buffer(memoryview(slot.mapped))), list[Block]()
-        for (first, last), batch in zip(bounds, batches, strict=True):
+        slot = self._slot(sum(pa.ipc.get_record_batch_size(part) + beside for part in parts))
+        sink = pa.FixedSizeBufferWriter(pa.py_buffer(memoryview(slot.mapped)))
+        for part, size in zip(parts, sizes, strict=True):
             sink.write(bytes(-sink.tell() % _ALIGNED))
             begin = sink.tell()
             with pa.ipc.new_stream(sink, schema) as writer:
-                writer.write_batch(batch)
+                writer.write_batch(part)
             sink.write(plan)
             place = (slot.number, len(slot.mapped), begin, sink.tell() - begin, len(plan))
-            parts.append(Block(*place, last - first, steps.start, steps.stop, steps.step))
-        return Published(parts, slot, sink.tell())
+            written.append(Block(*place, size, steps.start, steps.stop, steps.step))
+        return Published(written, slot, sink.tell())
 
     def _has_room(self, nbytes: int) -> bool:
         held = sum(block.size for block in self._kept)

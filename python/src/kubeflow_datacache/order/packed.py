@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Self, TypeVar
@@ -27,13 +28,15 @@ class Spans(NamedTuple):
 class RankStep:
     """A rank's packs of a step, one for each micro-batch; None where there are fewer packs than ranks.
 
-    rows: the row of each piece, pack by pack. following: where the epoch goes on after the step, as position of a
+    rows, spans: the row and the tokens of each piece, pack by pack. bounds: where the pieces of each pack begin, and
+    their number; a pack of none is None. following: where the epoch goes on after the step, as position of a
     window and number in it. tokens, sequences: of the packs of all ranks. counts: of the window's rows, in its first
     step; otherwise of none.
     """
 
     rows: Int64Array
-    packs: list[Spans | None]
+    spans: Spans
+    bounds: list[int]
     following: tuple[int, int]
     tokens: int
     sequences: int
@@ -43,16 +46,18 @@ class RankStep:
     def of(cls, step: PackedStep, epoch: Epoch, share: Share) -> Self:
         """A rank's part of a step."""
         own, none = step.share(share.rank, share.world), np.empty(0, np.int64)
-        positions = np.concatenate([none, *(pack.positions for pack in own if pack is not None)])
+        pieces = [(pack.positions, pack.starts, pack.lengths) for pack in own if pack is not None]
+        positions, starts, lengths = map(np.concatenate, zip((none, none, none), *pieces, strict=True))
         rows = epoch.rows_at(positions.astype(np.uint64)).view(np.int64)
-        packs = [None if pack is None else Spans(pack.starts, pack.lengths) for pack in own]
-        return cls(rows, packs, step.following, step.tokens, step.sequences, step.counts)
+        bounds = [0, *itertools.accumulate(0 if pack is None else len(pack.starts) for pack in own)]
+        return cls(rows, Spans(starts, lengths), bounds, step.following, step.tokens, step.sequences, step.counts)
 
     @property
-    def spans(self) -> Spans:
-        """The pieces of all packs, one after the other."""
-        own, none = [pack for pack in self.packs if pack is not None], np.empty(0, np.int64)
-        return Spans(*map(np.concatenate, zip(*own, strict=True))) if own else Spans(none, none)
+    def packs(self) -> list[Spans | None]:
+        """The pieces of each pack."""
+        starts, lengths = self.spans
+        pairs = itertools.pairwise(self.bounds)
+        return [Spans(starts[lo:hi], lengths[lo:hi]) if lo < hi else None for lo, hi in pairs]
 
 
 @dataclass(frozen=True)

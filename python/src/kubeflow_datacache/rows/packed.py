@@ -44,10 +44,12 @@ class Packed:
     def numpy(self, column: str) -> npt.NDArray[Any]:
         """The values of a column of lists, one for each token, without padding. Raises ColumnError for other columns,
         and for a row with fewer or more values than tokens."""
-        tokens, array = self._lists(self._pack.column), self._lists(column)
-        begins, ends = array.offsets.to_numpy()[:-1], array.offsets.to_numpy()[1:]
+        array = self._lists(column)
+        bounds = array.offsets.to_numpy()
+        begins, ends = bounds[:-1], bounds[1:]
+        tokens = array if column == self._pack.column else self._lists(self._pack.column)
         whole = np.diff(tokens.offsets.to_numpy())
-        if (wrong := np.flatnonzero(ends - begins != whole)).size:
+        if tokens is not array and (wrong := np.flatnonzero(ends - begins != whole)).size:
             at = int(wrong[0])
             raise ColumnError(
                 f"column {column!r}: row {at} of the pack has {ends[at] - begins[at]} values, and {whole[at]} tokens in"
