@@ -32,10 +32,17 @@ type Catalog struct {
 	puts   map[string]*put
 	told   connected // has told all that it has
 	orders []Order
+	// gone are the ids of puts that were removed: a node that did not hear of it, as its connection broke, would bring them back.
+	gone map[string]bool
 }
 
+// mostGone bounds the ids of puts that were removed.
+const mostGone = 1 << 16
+
 // New returns the catalog of a cache that has no datasets.
-func New(nodes int) *Catalog { return &Catalog{puts: map[string]*put{}, told: make(connected, nodes)} }
+func New(nodes int) *Catalog {
+	return &Catalog{puts: map[string]*put{}, told: make(connected, nodes), gone: map[string]bool{}}
+}
 
 // Orders returns the messages to send to nodes since the last call.
 func (c *Catalog) Orders() []Order {
@@ -55,6 +62,10 @@ func (c *Catalog) tellAll(m peer.ToNode) {
 // remove forgets a put, and tells the nodes to free it.
 func (c *Catalog) remove(id string) {
 	delete(c.puts, id)
+	if len(c.gone) >= mostGone {
+		clear(c.gone)
+	}
+	c.gone[id] = true
 	c.tellAll(peer.ToNode{Unput: &peer.Unput{ID: id}})
 }
 
@@ -263,7 +274,8 @@ func (c *Catalog) Abort(id string) error {
 	return nil
 }
 
-// Drop removes a dataset, by its name all versions of it. All nodes must be there: one with files would bring it back.
+// Drop removes a dataset, by its name all versions of it. All nodes must be there: one with files would
+// bring it back to a head that has restarted since.
 func (c *Catalog) Drop(ref string) error {
 	if missing := c.told.missing(); missing != "" {
 		return status.Error(codes.Unavailable, missing)

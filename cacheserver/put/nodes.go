@@ -37,7 +37,7 @@ func (c *Catalog) Leave(node int) {
 // Staged records what a node has.
 func (c *Catalog) Staged(node int, m peer.Staged, now time.Time) error {
 	p := c.puts[m.ID]
-	if p == nil && m.Put != nil && m.Put.Nodes == len(c.told) && len(c.puts) < 2*mostPuts {
+	if p == nil && m.Put != nil && !c.gone[m.ID] && m.Put.Nodes == len(c.told) && len(c.puts) < 2*mostPuts {
 		p = newPut(*m.Put, now)
 		c.puts[m.ID] = p
 	}

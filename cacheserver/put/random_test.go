@@ -46,6 +46,7 @@ type sim struct {
 
 	published map[string]string
 	read      int
+	dropped   map[string]bool // datasets that were dropped since the head started
 }
 
 func (s *sim) flush() {
@@ -177,10 +178,31 @@ func (s *sim) publish(id string) {
 	s.flush()
 }
 
+// drop drops a dataset.
+func (s *sim) drop(id string) {
+	p := s.catalog.puts[id]
+	if p == nil || p.state <= publishing {
+		return
+	}
+	if err := s.catalog.Drop(p.reference()); err == nil {
+		s.dropped[id] = s.catalog.puts[id] == nil
+		s.flush()
+		if i := s.IntN(3); i < len(s.nodes) { // which may not have heard of it
+			s.disconnect(i)
+		}
+	} else if status.Code(err) != codes.Unavailable {
+		s.t.Fatal(err)
+	}
+	s.flush()
+}
+
 // check checks that what can be read is all of what was published first.
 func (s *sim) check() {
 	for id, tried := range s.tried {
 		p := s.catalog.puts[id]
+		if p != nil && s.dropped[id] {
+			s.t.Fatalf("%s was dropped, and is there again", id)
+		}
 		if p == nil || p.state != ready && p.state != retired {
 			continue
 		}
@@ -221,7 +243,7 @@ func TestRandomSchedules(t *testing.T) {
 	for seed := range uint64(300) {
 		s := &sim{
 			Rand: rand.New(rand.NewPCG(seed, 1)), t: t, catalog: New(2), now: start, //nolint:gosec // repeatable
-			made: map[string]map[int]protocol.PutPart{}, tried: map[string][]protocol.PutPart{}, chosen: map[string][]protocol.PutPart{}, published: map[string]string{},
+			made: map[string]map[int]protocol.PutPart{}, tried: map[string][]protocol.PutPart{}, chosen: map[string][]protocol.PutPart{}, published: map[string]string{}, dropped: map[string]bool{},
 		}
 		for i := range 2 {
 			s.nodes = append(s.nodes, &simNode{puts: map[string]*simPut{}})
@@ -244,13 +266,15 @@ func TestRandomSchedules(t *testing.T) {
 				s.stage(ids[len(ids)-1])
 			case roll < 260 && len(ids) > 0:
 				s.publish(ids[s.IntN(len(ids))])
+			case roll < 262 && len(ids) > 0:
+				s.drop(ids[s.IntN(len(ids))])
 			case roll < 265 && s.nodes[i].connected: // its connection breaks
 				s.disconnect(i)
 			case roll < 268: // it restarts
 				s.disconnect(i)
 				s.nodes[i].puts = map[string]*simPut{}
 			case roll < 271: // the head restarts
-				s.catalog = New(2)
+				s.catalog, s.dropped = New(2), map[string]bool{}
 				for _, n := range s.nodes {
 					n.connected, n.in, n.out = false, nil, nil
 				}
