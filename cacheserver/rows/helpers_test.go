@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -303,12 +305,13 @@ func (st store) records(t testing.TB, p *Projection, lo, hi int64) arrow.RecordB
 	return concat(t, p.Schema(), batches)
 }
 
-// readRows reads rows with Gather, in as many messages as necessary.
+// readRows reads rows with Gather, in as many messages as necessary, every other one into memory given for it.
 func (st store) readRows(t testing.TB, p *Projection, rows []int64, maxBytes int) arrow.RecordBatch {
 	t.Helper()
 	var messages []Message
 	runs, left := runsOf(rows...), len(rows)
 	for first := true; first || left > 0; first = false {
+		again := slices.Clone(runs)
 		m, rest, err := st.rows.Gather(p, runs, left, maxBytes)
 		if err != nil {
 			t.Fatalf("gather: %v", err)
@@ -319,10 +322,28 @@ func (st store) readRows(t testing.TB, p *Projection, rows []int64, maxBytes int
 		if list := int64(cap(m.Body)) * sliceBytes; list != m.lease.listed {
 			t.Fatalf("gather made a list of %d slices, which is %d bytes, and reserved %d", cap(m.Body), list, m.lease.listed)
 		}
+		if len(messages)%2 == 1 {
+			m = st.gatherInto(t, p, again, m)
+		}
 		messages = append(messages, m)
 		runs, left = rest, left-m.Rows
 	}
 	return decode(t, p.Schema(), messages...)
+}
+
+// gatherInto makes a message again, in memory given for it, and releases the other one.
+func (st store) gatherInto(t testing.TB, p *Projection, runs []Run, m Message) Message {
+	t.Helper()
+	defer m.Release()
+	memory := bytes.Repeat([]byte{0xff}, 2*m.BodyLen+64*p.Nodes()+1)
+	into, _, err := st.rows.Gather(p.Into(memory), runs, m.Rows, math.MaxInt32)
+	if err != nil {
+		t.Fatalf("gather into memory: %v", err)
+	}
+	if into.Rows != m.Rows || m.BodyLen > 0 && (!into.Placed || &into.Body[0][0] != &memory[0]) {
+		t.Fatalf("gather into memory took %d of %d rows; placed: %t", into.Rows, m.Rows, into.Placed)
+	}
+	return into
 }
 
 // dice generates random types and values.

@@ -8,7 +8,9 @@ import contextlib
 import functools
 import os
 import random
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,6 +135,39 @@ def test_a_child_keeps_its_batches(server: Path, tmp_path: Path, messages: list[
             pass
         os.write(written, b".")
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_killed_client_leaves_nothing(server: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys, kubeflow_datacache as d; next(iter(d.DataCache(sys.argv[1]).loader(global_batch_size=16)));"
+        "print(flush=True); input()"
+    )
+    with DataCache.local(wide(tmp_path), program=server, progress=False) as cache:
+        endpoint = cache.get_flight_info({"kind": "shard", "index": 0, "total": 1}).endpoints[0].location
+        address = f"datacache-{endpoint.rpartition(':')[2]}"
+        assert connections(address) == 0
+        client = subprocess.Popen(
+            [sys.executable, "-c", script, cache.endpoint],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        with client:
+            assert client.stdout is not None
+            client.stdout.readline()
+            assert connections(address) > 0
+            client.kill()
+        late = time.monotonic() + 60
+        while connections(address):  # until the server closes its end, and frees the memory
+            assert time.monotonic() < late
+            time.sleep(0.01)
+        assert len(batches(cache)) == -(-ROWS // 16)
+
+
+def connections(address: str) -> int:
+    """How many clients are connected to an abstract Unix address."""
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    return sum(line[-1] == f"@{address}" and line[5] == "03" for line in lines)
 
 
 def test_memory_goes_from_stream_to_stream(server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
