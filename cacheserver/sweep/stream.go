@@ -124,9 +124,10 @@ func (st *Stream) await(ctx context.Context) (part *Part, done bool, err error) 
 	}
 }
 
-// completeLocked is the number of leading parts that are complete, with those of the successor; the first of them may be in use.
+// completeLocked is the number of leading parts that are complete as soon as the visits in progress end, with those of the successor; the first of
+// them may be in use.
 func (st *Stream) completeLocked() (n int) {
-	for n < len(st.parts) && st.parts[n].missing == 0 {
+	for n < len(st.parts) && st.parts[n].missing == st.parts[n].copying {
 		n++
 	}
 	if n == len(st.parts) && st.ended && st.next != nil {
@@ -279,9 +280,10 @@ func (st *Stream) emptyLocked(p *Part, n int64) {
 	st.emptiedLocked(p, n)
 }
 
-// emptiedLocked empties parts from the youngest up to p, without p, and returns the bytes freed.
+// emptiedLocked empties parts from the youngest up to p, without p, and returns the bytes freed. It does not pass a part to which rows are copied
+// right now: to copy the rows of an older one again would cost more than to wait.
 func (st *Stream) emptiedLocked(p *Part, n int64) (freed int64) {
-	for i := len(st.parts) - 1; i >= 0 && st.parts[i] != p && freed < n; i-- {
+	for i := len(st.parts) - 1; i >= 0 && st.parts[i] != p && freed < n && st.parts[i].copying == 0; i-- {
 		freed += st.parts[i].emptyLocked()
 	}
 	return freed
@@ -291,6 +293,7 @@ func (st *Stream) emptiedLocked(p *Part, n int64) (freed int64) {
 // waits for that. Older parts get the room of younger ones: otherwise all of them could have some rows, and no room for the others.
 func (st *Stream) wantLocked(wanted []wish, chunk int) []wish {
 	share, waits := st.sweep.shareLocked(), st.open
+	most := share + share/32 // parts differ
 	for _, p := range st.parts {
 		if p.missing == 0 || p.err != nil {
 			waits = false
@@ -303,10 +306,10 @@ func (st *Stream) wantLocked(wanted []wish, chunk int) []wish {
 		group := p.groupOf(chunk)
 		if group >= 0 && !p.taken[group] {
 			size := p.sizeOf(group)
-			if st.account.used+size > share {
-				st.emptyLocked(p, st.account.used+size-share)
+			if st.account.used+size > most {
+				st.emptyLocked(p, st.account.used+size-most)
 			}
-			if waits || st.account.used+size <= share {
+			if waits || st.account.used+size <= most {
 				p.taken[group] = true
 				p.copying++
 				p.used += size
