@@ -587,7 +587,7 @@ bench-early: build venv ## Print how soon training starts while a cache loads 1,
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/early.py --server $(SERVER) $(BENCH)
 
 .PHONY: bench-pack
-bench-pack: build examples-venv ## Print how full and how equal packs of tokens are, which rows a resume loses, beside other packings, and what an epoch costs; draw docs/pictures/packs.svg (about 2 min).
+bench-pack: build examples-venv ## Print how full and how equal packs of tokens are, which rows a resume loses, beside other packings, and what epochs, starts and resumes cost; draw docs/pictures/packs.svg (about 5 min).
 	@PYTHONPATH=python/src:test/conformance:test/bench:hack $(EXAMPLES) test/bench/pack.py --server $(SERVER) --picture docs/pictures/packs.svg $(BENCH)
 
 .PHONY: bench-turns

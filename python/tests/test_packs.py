@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from cluster import Cluster
+from chance import Chance
+from cluster import Cluster, Outage
 from lake import Lake, Made
 from order import Epoch as Oracle
 from server import Cache, Caches
@@ -398,19 +400,34 @@ def mixed(parts: Any, world: int, seed: int) -> Iterator[frozenset[tuple[tuple[i
 
 
 @pytest.mark.usefixtures("planner")
-def test_no_row_is_lost_when_servers_are_lost(
-    server: Path, tmp_path: Path, connect: Connect, rng: random.Random
-) -> None:
+def test_no_row_is_lost_when_servers_are_lost(server: Path, tmp_path: Path, connect: Connect, chance: Chance) -> None:
+    """The head and data nodes are lost, and ranks go on as another number of ranks: the steps are the law's."""
+    lost, worlds = Counter[str](), [1, 2, 3, 5]
     with Cluster(server, write(tmp_path / "t", ROWS), tmp_path) as cluster:
         cluster.wait_ready()
         cache = connect(cluster.endpoint, retry_seconds=120)
-        loaders, steps = ranks_of(cache, 2, prefetch_bytes=1 << 16), list[Step]()
-        at = rng.randint(1, 6)
-        for step in walk(loaders):
-            steps.append(step)
-            if len(steps) in (at, at + 5):
-                cluster.interrupt(["node-1" if len(steps) == at else "head"], 0.1)
-        assert steps == law_steps()
+        for _, rng in chance.schedules(1):
+            pack, epoch = dataclasses.replace(PACK, window=rng.choice([1, 2, 4])), rng.randrange(100)
+            want, steps, state = law_steps(pack=pack, epoch=epoch), list[Step](), dict[str, Any]()
+            kills = rng.sample(range(1, len(want)), 2)
+            for world, end in (rng.choice(worlds), rng.randint(1, len(want) - 1)), (rng.choice(worlds), len(want)):
+                ranks = ranks_of(cache, world, pack, prefetch_bytes=rng.choice([1 << 10, 1 << 16]))
+                for rank in ranks:
+                    rank.set_epoch(epoch)
+                    if state:
+                        rank.load_state_dict(state)
+                for step in itertools.islice(walk(ranks), end - len(steps)):
+                    steps.append(step)
+                    if len(steps) in kills:
+                        names = rng.choice([["head"], ["node-0"], ["node-1"], cluster.names])
+                        how: Outage = rng.choice(["kill", "kill", "stop", "freeze"])
+                        cluster.interrupt(names, rng.uniform(0, 0.3), how)
+                        lost[f"times {how}"] += len(names)
+                state = ranks[-1].state_dict()
+                for rank in ranks:
+                    rank.close()
+            assert steps == want
+    chance.note(f"losses with packs, all steps the law's: {', '.join(f'{n} {name}' for name, n in lost.items())}")
 
 
 def test_balanced_steps_are_those_of_a_loader(cache: DataCache, rng: random.Random) -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from lake import Lake, Made
 from pack_picture import picture
 from pack_resume import resumes
+from pack_starts import starts
 from server import Cache, Caches
 from take import cpu_of
 from trl import pack_dataset  # pyright: ignore[reportMissingImports] - as above
@@ -165,13 +166,14 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="draw fill and balance into this SVG file")
     parser.add_argument("--rows", type=int, default=120_000, help="rows of the table")
     parser.add_argument("--rounds", type=int, default=3, help="epochs each way, in turns; the best counts")
-    parser.add_argument("--costs", action="store_true", help="print only what an epoch costs")
+    parser.add_argument("--costs", action="store_true", help="print only what epochs, starts and resumes cost")
     arguments = parser.parse_args()
     datasets.disable_progress_bars()
     if not arguments.costs:
         fill_and_balance(arguments.picture)
         resumes(arguments.server, lengths_of("chat", 12_000, 8192))
     costs(arguments.server, arguments.rows, arguments.rounds)
+    starts(arguments.server, [10**5, 10**6, 10**7])
 
 
 if __name__ == "__main__":
