@@ -95,20 +95,20 @@ def test_rows_are_the_same(
 def test_batches_may_be_kept(
     server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: list[int]
 ) -> None:
-    slots = Slots(shared._CIRCULATING + 2, 1 << 20)
+    slots = Slots(shared.CIRCULATING + 2, 1 << 20)
     monkeypatch.setattr(Shared, "wanted", lambda self, *_: Wanted(self, slots))
     with DataCache.local(wide(tmp_path), program=server, progress=False) as cache:
         options: dict[str, Any] = {"shuffle": True, "prefetch_bytes": 1 << 17}
         expected = by_tcp(monkeypatch, lambda: batches(cache, **options))
         assert batches(cache, **options) == expected
-        assert len(messages) > slots.count
+        assert len(messages) > slots.number
 
 
 def test_messages_that_do_not_fit(
     server: Path, tmp_path: Path, chance: Chance, monkeypatch: pytest.MonkeyPatch, messages: list[int]
 ) -> None:
     (_, rng), *_ = chance.schedules(1)
-    slots = Slots(shared._CIRCULATING + 2, shared._LEAST)
+    slots = Slots(shared.CIRCULATING + 2, shared.LEAST)
     monkeypatch.setattr(Shared, "wanted", lambda self, *_: Wanted(self, slots))
     with DataCache.local(table(rng, tmp_path), program=server, progress=False) as cache:
         expected = by_tcp(monkeypatch, lambda: batches(cache))

@@ -28,15 +28,15 @@ _PAIR: Final = struct.Struct("<2I")  # number of slots and bytes of each; number
 _NUMBER: Final = struct.Struct("<I")
 _PACKET: Final = 1 << 10
 _SECONDS: Final = 0.5  # how long to wait for memory before rows are read by TCP
-_LEAST: Final = 1 << 16  # bytes of a slot
+LEAST: Final = 1 << 16  # bytes of a slot
 _MORE: Final = 4  # slots beside those for rows that were read ahead
-_CIRCULATING: Final = 2  # slots that the server gets back at once, whatever the rows of this process are kept for
+CIRCULATING: Final = 2  # slots that the server gets back at once, whatever the rows of this process are kept for
 
 
 class Slots(NamedTuple):
     """How much memory to ask for: the number of slots, and the bytes of each, a multiple of the page size."""
 
-    count: int
+    number: int
     nbytes: int
 
 
@@ -78,7 +78,7 @@ class SharedMemory:
                 f"a message of {nbytes} bytes in slot {slot} of {self._count} with {self._nbytes} bytes"
             )
         first = slot * self._nbytes
-        if len(self._held) < self._count - _CIRCULATING:
+        if len(self._held) < self._count - CIRCULATING:
             self._held.add(slot)
             return pa.foreign_buffer(self._address + first, nbytes, _Lease(self, self._returned, slot))
         copied, memory = HEAP.allocate(nbytes)
@@ -146,7 +146,7 @@ class Shared:
 
     def wanted(self, message_bytes: int, ahead_bytes: int) -> Wanted:
         """Slots for messages of about message_bytes, of which a reader keeps ahead_bytes and passes half as many on."""
-        nbytes = max(_LEAST, -(-message_bytes * 9 // 8 // mmap.PAGESIZE) * mmap.PAGESIZE)
+        nbytes = max(LEAST, -(-message_bytes * 9 // 8 // mmap.PAGESIZE) * mmap.PAGESIZE)
         return Wanted(self, Slots(_MORE + ahead_bytes * 3 // 2 // nbytes, nbytes))
 
     def take(self, connection: socket.socket, slots: Slots) -> SharedMemory | None:
