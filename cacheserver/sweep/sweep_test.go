@@ -98,10 +98,10 @@ func newTable(t testing.TB, r *rand.Rand, splits, n int, limit int64) *table {
 	return newTableOf(t, r, splits, n, limit, batch)
 }
 
-// newTableOf makes a table of splits with n rows each, which make makes.
-func newTableOf(t testing.TB, r *rand.Rand, splits, n int, limit int64, make func(r *rand.Rand, first, n int) arrow.RecordBatch) *table {
+// newTableOf makes a table of splits with n rows each, which batch makes.
+func newTableOf(t testing.TB, r *rand.Rand, splits, n int, limit int64, batch func(r *rand.Rand, first, n int) arrow.RecordBatch) *table {
 	t.Helper()
-	layout, err := rows.NewLayout(make(r, 0, 1).Schema())
+	layout, err := rows.NewLayout(batch(r, 0, 1).Schema())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func newTableOf(t testing.TB, r *rand.Rand, splits, n int, limit int64, make fun
 	for split := range splits {
 		b := rows.NewBuilder(layout, build, 64<<10)
 		for i := range 4 {
-			if err := b.Append(make(r, split*n+i*n/4, n/4), nil); err != nil {
+			if err := b.Append(batch(r, split*n+i*n/4, n/4), nil); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -91,11 +91,11 @@ func NewServer(transport Implementation, t TLS, memory Memory, m *ops.Metrics, l
 		return nil, err
 	}
 	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-		err = guard(info.FullMethod, m, log, func() (err error) { resp, err = handler(ctx, req); return err })
+		err = guard(ctx, info.FullMethod, m, log, func() (err error) { resp, err = handler(ctx, req); return err })
 		return resp, err
 	}
 	stream := func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		return guard(info.FullMethod, m, log, func() error { return handler(srv, stream) })
+		return guard(stream.Context(), info.FullMethod, m, log, func() error { return handler(srv, stream) })
 	}
 	failures := &handshake.Failures{Count: m.BadHandshakes.Inc, Log: log}
 	if transport == GRPC {
@@ -111,11 +111,11 @@ func NewServer(transport Implementation, t TLS, memory Memory, m *ops.Metrics, l
 const LevelPanic = slog.LevelError + 1
 
 // guard runs one call, converts a panic to INTERNAL and counts the call by its status.
-func guard(method string, m *ops.Metrics, log *slog.Logger, call func() error) (err error) {
+func guard(ctx context.Context, method string, m *ops.Metrics, log *slog.Logger, call func() error) (err error) {
 	short := method[strings.LastIndexByte(method, '/')+1:]
 	defer func() {
 		if p := recover(); p != nil {
-			log.Log(context.Background(), LevelPanic, "a call panicked", "method", short, "panic", p, "stack", string(debug.Stack()))
+			log.Log(ctx, LevelPanic, "a call panicked", "method", short, "panic", p, "stack", string(debug.Stack()))
 			err = status.Errorf(codes.Internal, "%s failed inside the server; see its log", short)
 		}
 		err = withoutSecrets(err)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/claim"
@@ -30,15 +29,15 @@ func TestSpillVolumes(t *testing.T) {
 	}{
 		"the machine's disk": {
 			spill: v1alpha1.Spill{Limit: quantity("10Gi")}, folder: "/var/lib/datacache/spill/rows", asks: "10496Mi",
-			want: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: ptr.To(quantity("10496Mi"))}},
+			want: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(quantity("10496Mi"))}},
 		},
 		"beside what the user asks for": {
 			spill: v1alpha1.Spill{Limit: quantity("10Gi")}, given: corev1.ResourceRequirements{Requests: storage("1Gi")}, folder: "/var/lib/datacache/spill/rows", asks: "11Gi",
-			want: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: ptr.To(quantity("10496Mi"))}},
+			want: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(quantity("10496Mi"))}},
 		},
 		"a folder": {
 			spill: v1alpha1.Spill{Limit: quantity("10Gi"), HostPath: &v1alpha1.SpillFolder{Path: "/mnt/nvme"}}, folder: "/var/lib/datacache/spill/team-a/reviews/$(COPY)", asks: "0",
-			want: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/mnt/nvme", Type: ptr.To(corev1.HostPathDirectory)}},
+			want: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/mnt/nvme", Type: new(corev1.HostPathDirectory)}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

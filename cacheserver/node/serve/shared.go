@@ -59,7 +59,7 @@ func (s *sender) columns() (*rows.Projection, error) {
 	}
 	if h.slot == nil {
 		begin := time.Now()
-		err := s.whileClientReads(int64(s.most), func() error {
+		err := s.whileClientReads(s.most, func() error {
 			h.slot = h.memory.Take(s.stream.Context())
 			return status.FromContextError(s.stream.Context().Err()).Err()
 		})
