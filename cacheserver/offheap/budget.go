@@ -26,6 +26,8 @@ type Budget struct {
 
 	mu       sync.Mutex
 	evictors []evictor
+	heap     int64 // the part of used that ReserveHeap reserved
+	left     int64 // bytes of the limit that LimitHeap left to the Go heap, besides heap; negative: it was not called
 }
 
 // evictor frees up to n bytes of what it can free at once, which it has counted in evictable.
@@ -33,7 +35,7 @@ type evictor interface{ evict(n int64) (freed int64) }
 
 // NewBudget returns a budget of limit bytes.
 func NewBudget(limit int64) *Budget {
-	return &Budget{limit: limit}
+	return &Budget{limit: limit, left: -1}
 }
 
 // Keep sets n bytes aside for clients, which Reserve then leaves free. It must be called before the budget is used.
@@ -117,6 +119,30 @@ func (b *Budget) Release(n int64) {
 	b.used.Add(-n)
 }
 
+// ReserveHeap reserves n bytes as Reserve does, for what lives long in the Go heap: the collector then leaves it so much more. Return them with
+// ReleaseHeap.
+func (b *Budget) ReserveHeap(n int64) error {
+	err := b.Reserve(n)
+	if err == nil {
+		b.countHeap(n)
+	}
+	return err
+}
+
+// ReleaseHeap returns n bytes that ReserveHeap reserved.
+func (b *Budget) ReleaseHeap(n int64) {
+	b.countHeap(-n)
+	b.Release(n)
+}
+
+func (b *Budget) countHeap(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.heap += n; b.left >= 0 {
+		b.limitHeapLocked()
+	}
+}
+
 // Used is the number of bytes currently reserved.
 func (b *Budget) Used() int64 { return b.used.Load() }
 
@@ -136,8 +162,15 @@ func (b *Budget) Heap() int64 { return max(b.limit-b.mapped.Load(), 0) }
 const heapSlack = 48 << 20
 
 // LimitHeap makes the garbage collector keep the Go heap within what the limit leaves besides arenas, which are outside the heap, and the
-// bytes that others use outside of it. Otherwise garbage could take as much memory again as clients' requests and responses.
-func (b *Budget) LimitHeap(others int64) { debug.SetMemoryLimit(max(b.Heap()-others, 0) + heapSlack) }
+// bytes that others may use outside of it. Otherwise garbage could take as much memory again as clients' requests and responses.
+func (b *Budget) LimitHeap(others int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left = max(b.Heap()-others-b.heap, 0)
+	b.limitHeapLocked()
+}
+
+func (b *Budget) limitHeapLocked() { debug.SetMemoryLimit(b.left + b.heap + heapSlack) }
 
 func (b *Budget) raisePeak(n int64) {
 	for {

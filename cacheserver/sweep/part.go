@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	// runBytes is the memory for each run of a part, besides its rows, and chunkBytes for each chunk.
-	runBytes, chunkBytes = 8 + 16, 256
+	// runBytes is the memory in the Go heap for each run of a part, and for its piece, which is garbage once the part is made; chunkBytes is that for
+	// each chunk.
+	runBytes, chunkBytes = 8 + 16 + 12, 256
 )
 
 // Part is consecutive rows of a stream. The caller of Stream.Next releases it.
@@ -28,7 +29,7 @@ type Part struct {
 	first    []int32      // by index in chunks: where its runs begin in groups; one more: where the last ones end
 	groups   []rows.Run32 // runs within a chunk, by chunk
 	bytes    int64        // estimate of the bytes in arena once it is complete
-	overhead int64        // bytes reserved for all this
+	overhead int64        // bytes of the Go heap reserved for all this
 
 	// cut is set by the worker that takes a group. The others are protected by Sweep.mu.
 	cut     []*rows.Chunk // by index in chunks
@@ -232,7 +233,7 @@ func (p *Part) dropLocked() {
 	p.dropped = true
 	a.parts = slices.DeleteFunc(a.parts, func(o *Part) bool { return o == p })
 	a.used -= p.used + p.overhead
-	s.budget.Release(p.overhead)
+	s.budget.ReleaseHeap(p.overhead)
 	if p.Rows != nil {
 		p.Rows.Release()
 	}

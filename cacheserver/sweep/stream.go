@@ -153,7 +153,7 @@ func (st *Stream) Extend() {
 // reserve reserves memory for a part, and waits for it.
 func (s *Sweep) reserve(n int64) error {
 	for end := time.Now().Add(memoryWait); ; time.Sleep(memoryPoll) {
-		if err := s.budget.Reserve(n); err == nil || time.Now().After(end) {
+		if err := s.budget.ReserveHeap(n); err == nil || time.Now().After(end) {
 			return err
 		}
 	}
@@ -221,7 +221,7 @@ func (st *Stream) begin() {
 	st.begunLocked()
 	if len(runs) == 0 {
 		p.arena.Release()
-		s.budget.Release(p.overhead)
+		s.budget.ReleaseHeap(p.overhead)
 		return
 	}
 	st.account.parts = append(st.account.parts, p)
