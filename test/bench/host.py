@@ -78,7 +78,6 @@ def measure(cache: Cache, host: str, ranks: int, what: What) -> dict[str, float]
     """Reads an epoch on each rank at once. Returns CPU seconds of clients and server, wall seconds, bytes sent,
     connections in the middle of the epoch, and a sum of all rows."""
     command = [sys.executable, __file__, "--rank", cache.endpoint, host, str(ranks)]
-    already = connections(cache)
     job = f"bench-{os.getpid()}-{time.time_ns()}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": job}
     processes = [
@@ -92,7 +91,7 @@ def measure(cache: Cache, host: str, ranks: int, what: What) -> dict[str, float]
         assert process.stdout.readline() == "ready\n"
     server, reader, sent = server_cpu(cache), reader_cpu(job), bytes_sent(cache)
     tell(processes)
-    connected = most_connections(cache, processes) - already
+    connected = most_connections(cache, processes)
     spent = [json.loads(process.stdout.readline()) for process in processes if process.stdout is not None]
     server, reader, sent = server_cpu(cache) - server, reader_cpu(job) - reader, bytes_sent(cache) - sent
     tell(processes)
@@ -195,10 +194,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def compare(cache: Cache, what: What, nodes: int, own: argparse.Namespace) -> None:
     """Measures in turns one rank, all ranks alone and all with one reader, and prints the least of each figure."""
     best: dict[str, dict[str, float]] = {}
+    idle = connections(cache)  # before there are ranks: those of its own processes
     for _ in range(own.rounds):
         for way, ranks in ((WAYS[0], 1), *((way, own.ranks) for way in WAYS)):
             name = f"{ranks} alone" if way == "off" else f"{ranks} by one reader"
             figures = measure(cache, way, ranks, what)
+            figures["connections"] -= idle
             least = best.setdefault(name, figures)
             assert figures["sum"] == least["sum"], f"{name}: other rows than before"
             most = max(figures["connections"], least["connections"])
