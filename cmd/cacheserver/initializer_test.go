@@ -25,7 +25,11 @@ func TestHeadsOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			heads, err := headsOf(tt.status, tt.pod, tt.head)
-			got := fmt.Sprint(heads)
+			var of []string
+			for _, h := range heads {
+				of = append(of, fmt.Sprintf("{%s %s}", h.Name, h.URL))
+			}
+			got := fmt.Sprint(of)
 			if tt.err == "" && (err != nil || got != tt.want) || tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {
 				t.Errorf("the heads are %s (%v), want %s (%q)", got, err, tt.want, tt.err)
 			}

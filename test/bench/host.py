@@ -193,6 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def compare(cache: Cache, what: What, nodes: int, own: argparse.Namespace) -> None:
     """Measures in turns one rank, all ranks alone and all with one reader, and prints the least of each figure."""
+    os.environ["DATACACHE_SHARED_MEMORY"] = "off"  # the data nodes stand for those of other machines
     best: dict[str, dict[str, float]] = {}
     idle = connections(cache)  # before there are ranks: those of its own processes
     for _ in range(own.rounds):
