@@ -17,9 +17,14 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport/shared"
 )
 
-// ShareMemory gives clients on this machine memory in which their messages are passed, until ctx ends.
+// ShareMemory gives clients on this machine memory in which their messages are passed, until ctx ends. It does nothing if the server listens at
+// something else than a TCP port, as in simulated networks.
 func (srv *Server) ShareMemory(ctx context.Context) error {
-	at, ok := srv.cfg.Flight.Addr().(*net.TCPAddr)
+	listener, ok := srv.cfg.Flight.(*net.TCPListener)
+	if !ok {
+		return nil
+	}
+	at, ok := listener.Addr().(*net.TCPAddr)
 	if !ok {
 		return nil
 	}
