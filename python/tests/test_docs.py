@@ -24,6 +24,25 @@ kubeflow.trainer.TrainerClient = lambda: client
 sdk.cache_logs = lambda client, job, follow=False, server=None: iter([f"logs of {job}"])
 sdk.cache_status = lambda client, job: f"status of {job}"
 """
+# A cache that takes puts instead of the page's; Spark and Ray have tests of their own.
+PUTS = """
+from pathlib import Path
+import pyarrow as pa
+import pyarrow.flight as fl
+import types
+import kubeflow_datacache
+kubeflow_datacache.spark = kubeflow_datacache.ray = types.SimpleNamespace(put=kubeflow_datacache.put)
+server = kubeflow_datacache.DataCache.local(puts=True, progress=False).__enter__()
+class DataCache(kubeflow_datacache.DataCache):
+    def __init__(self, _, **options): super().__init__(server.endpoint, **options)
+kubeflow_datacache.DataCache, connect = DataCache, fl.connect
+fl.connect = lambda at, **own: connect(at if own else server.endpoint, **own)
+table = frame = dataset = pa.table({"content": [f"text {i}" for i in range(2048)]})
+schema, batches_of, steps = table.schema, lambda part: table.to_batches(), []
+train = steps.append
+def tokenise(batch): return pa.record_batch({"length": pa.compute.utf8_length(batch["content"])})
+Path("tokenizer.json").write_text("{}")
+"""
 POSTED = "train()\nassert len(posted) == 1, posted"
 PAGES: dict[str, tuple[str, str]] = {  # page: (code to run before it, assertion to run after it)
     "README.md": (SDK, f"{POSTED}\nassert rows.num_rows > 0"),
@@ -33,6 +52,10 @@ PAGES: dict[str, tuple[str, str]] = {  # page: (code to run before it, assertion
     "docs/delta.md": ("", "assert dataset.storage_uri == 'cache+delta+s3://bucket/events'"),
     "docs/migrate.md": ("", "assert validation.stats().steps == 9"),
     "docs/packing.md": ("", "assert loader.stats().steps == 3 and arguments['labels'].shape[0] == 1"),
+    "docs/put.md": (
+        PUTS,
+        "assert len(steps) == 2 and made.rows == published.rows == 2048",
+    ),
     "docs/fluid.md": (SDK, "assert len(posted) == 1, posted"),
     "docs/scratch-volumes.md": (SDK, "assert len(posted) == 1, posted"),
 }

@@ -17,11 +17,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from chance import Chance
 from server import Cache, Caches
 
 from kubeflow_datacache import DataCache, DataCacheError, Put, RefusedError
 
-KILLS = int(os.environ.get("PUT_KILLS", "8"))  # 300 by hand: PUT_KILLS=300 make test-conformance PYTEST='-k kills'
+KILLS = 4  # of each way to keep rows; 300 in all: make test-loader PYTEST='-k random_kills --thorough 38'
 PARTS, ROWS, WRITERS = 8, 1500, 2  # rows of a part
 SCHEMA = pa.schema([("id", pa.int64()), ("version", pa.int64()), ("text", pa.string())])
 
@@ -86,11 +87,12 @@ class Round:
     def run(self) -> str:
         """Returns the fingerprint, after something was killed."""
         names, killer = list(self.cache.processes), None
-        while True:
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
             started = Put.begin(self.client, "a", SCHEMA, parts=PARTS, mode="replace")
             (self.folder / "put").write_bytes(pickle.dumps(started))
             with contextlib.suppress(RefusedError):  # the cache has forgotten the put: all that had it were killed
-                while missing := self.missing(started):
+                while (missing := self.missing(started)) and time.monotonic() < end:
                     writers = [self.writer(missing[i::WRITERS]) for i in range(WRITERS) if missing[i::WRITERS]]
                     if killer is None:
                         killer = threading.Thread(target=self.kill, args=(writers, names))
@@ -101,6 +103,7 @@ class Round:
                 if killer is not None:
                     killer.join()
                 return fingerprint
+        raise TimeoutError(f"not published within 120 s, after {self.killed or 'nothing'} was killed")
 
     def missing(self, started: Put) -> list[int]:
         """The parts that are not there."""
@@ -110,13 +113,12 @@ class Round:
     def writer(self, parts: list[int]) -> subprocess.Popen[bytes]:
         """Starts a writer of parts."""
         command = [sys.executable, __file__, str(self.folder / "put"), str(self.version), ",".join(map(str, parts))]
-        return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
 
 
 @pytest.mark.parametrize("keep", ["memory", "disk"])
-def test_random_kills(keep: str, caches: Caches, tmp_path: Path) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+def test_random_kills(keep: str, server: Path, chance: Chance, tmp_path: Path) -> None:
+    caches = Caches(server, tmp_path / "logs")
     env = {"SPILL_DIR": str(tmp_path / "spill")} if keep == "disk" else {}
     cache = caches.start(["--puts"], mode="cluster", env=env)
     cache.wait("Ready")
@@ -125,9 +127,9 @@ def test_random_kills(keep: str, caches: Caches, tmp_path: Path) -> None:
     try:
         with DataCache(cache.endpoint, retry_seconds=60) as client:
             prints: dict[int, str] = {}
-            for number in range(KILLS // 2):
+            for number, rng in chance.schedules(KILLS):
                 version = number % 3
-                one = Round(cache, client, version, tmp_path, random.Random(seed + number))
+                one = Round(cache, client, version, tmp_path, rng)
                 fingerprint = one.run()
                 assert prints.setdefault(version, fingerprint) == fingerprint, (
                     f"other rows after {one.killed} was killed"
@@ -137,8 +139,10 @@ def test_random_kills(keep: str, caches: Caches, tmp_path: Path) -> None:
         reader.ended.set()
         reader.join()
         cache.stop(signal.SIGKILL)
+        caches.close()
     assert not reader.wrong, reader.wrong
     assert reader.reads, "nothing was read meanwhile"
+    chance.note(f"kills while a dataset is put, kept with {keep}: {KILLS * chance.thorough}, none half there")
 
 
 def check(cache: Cache, reference: str, version: int, keep: str, killed: str) -> None:
