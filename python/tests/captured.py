@@ -8,6 +8,7 @@ To be run in a network namespace of its own. Arguments: the server, an empty fol
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import sys
@@ -58,6 +59,7 @@ def epoch(cache: Cache, readers: Readers, folder: Path, token: str, mode: str) -
 def main() -> None:
     """Loads, trains, looks."""
     server, folder, mode = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    os.environ["DATACACHE_SHARED_MEMORY"] = "off"  # rows are to be in packets
     readers = Readers(folder)
     token = readers.token()
     rows = pa.table({"id": range(ROWS), "text": [f"{ROW}-{i}" for i in range(ROWS)]})

@@ -59,11 +59,12 @@ class Call:
         self._may_send[0] -= len(message)
         self._first_window = frames.FIRST_WINDOW
         self.goaway = ""  # error code and reason of a GOAWAY frame, for error messages
+        headers = (*_headers(address, path), *credentials.headers(address.geturl()), *extra)
         self._connection = Connection(address, credentials, frames.frame(frames.PING, 0, 0, bytes(8)))
         self._wanted = shared
         self._memory = None if shared is None else self._connection.shared_memory(shared)
         named = () if self._memory is None else ((HEADER, self._memory.token),)
-        block = hpack.encode((*_headers(address, path), *credentials.headers(address.geturl()), *extra, *named))
+        block = hpack.encode((*headers, *named))
         self._connection.send(
             frames.client_preface(self._window)
             + frames.frame(frames.HEADERS, frames.END_HEADERS, _STREAM, block)
