@@ -12,9 +12,8 @@ import (
 )
 
 const (
-	// runBytes is the memory in the Go heap for each run of a part, and for its piece, which is garbage once the part is made; chunkBytes is that for
-	// each chunk.
-	runBytes, chunkBytes = 8 + 16 + 12, 256
+	// runBytes is the memory in the Go heap for each run of a part, and chunkBytes for each chunk.
+	runBytes, chunkBytes = 8 + 16, 256
 )
 
 // Part is consecutive rows of a stream. The caller of Stream.Next releases it.
