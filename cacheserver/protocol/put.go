@@ -39,8 +39,8 @@ const (
 
 // The values of a put's keep.
 const (
-	KeepMemory = "memory" // data nodes keep the rows in memory alone
-	KeepDisk   = "disk"   // they are in files too, which a data node's process reads after a restart
+	KeepMemory = "memory" // the rows are in the memory of data nodes only
+	KeepDisk   = "disk"   // the rows are also in files, from which a data node restores them when its process starts again
 )
 
 // Begin is the body of PutBegin.

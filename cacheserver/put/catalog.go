@@ -30,7 +30,7 @@ const (
 // concurrent use.
 type Catalog struct {
 	puts   map[string]*put
-	told   connected // has told all that it has
+	told   connected // the nodes that have reported all parts and datasets that they hold
 	orders []Order
 	// gone are the ids of puts that were removed: a node that did not hear of it, as its connection broke, would bring them back.
 	gone map[string]bool

@@ -35,7 +35,7 @@ type copier struct {
 
 	exact  bool // count nulls when measuring, so that no unnecessary bitmap is placed
 	clean  bool // the sources are chunks: null slots are zero, columns are in strips, and a message may point into them
-	whole  bool // with clean, a message does not point into chunks
+	whole  bool // all data is copied to the body, also what a message could point to in a chunk (see clean)
 	packed bool // the destination is a chunk: columns are written to strips, integers in fewer bytes; with clean, in the forms of their only source
 	split  bool // cut pieces at nulls so that values in null slots are not copied; see normal.go
 

@@ -24,11 +24,11 @@ type Part struct {
 
 	stream   *Stream
 	arena    *offheap.Arena
-	chunks   []int32      // with rows of the part, ascending
-	first    []int32      // by index in chunks: where its runs begin in groups; one more: where the last ones end
-	groups   []rows.Run32 // runs within a chunk, by chunk
+	chunks   []int32      // numbers of the chunks that have rows of the part, ascending
+	first    []int32      // the runs of chunks[i] are groups[first[i]:first[i+1]]
+	groups   []rows.Run32 // runs within each chunk, in the order of chunks
 	bytes    int64        // estimate of the bytes in arena once it is complete
-	overhead int64        // bytes of the Go heap reserved for all this
+	overhead int64        // bytes reserved for this struct's slices, which are in the Go heap
 
 	// cut is set by the worker that takes a group. The others are protected by Sweep.mu.
 	cut     []*rows.Chunk // by index in chunks
@@ -36,7 +36,7 @@ type Part struct {
 	copying int           // number of groups that are being cut
 	missing int           // number of groups that are not cut
 	used    int64         // estimate of the bytes in arena
-	waits   time.Time     // since when there is no memory for it; zero: there is
+	waits   time.Time     // since when it waits for memory; zero: it does not wait
 	paused  bool          // its rows were dropped, and are copied again when there is room for the part
 	counted bool          // the groups that are not taken are in Sweep.pending
 	dropped bool

@@ -44,7 +44,7 @@ def images(rows: int, seed: int, whole: bool) -> pa.Table:
 _SHAPES: dict[str, Callable[[int, int, bool], pa.Table]] = {"tokens": tokens, "tabular": tabular, "images": images}
 
 
-class Keeper(fl.FlightServerBase):  # type: ignore[misc]
+class Keeper(fl.FlightServerBase):
     """The reference: pyarrow's C++ server, which keeps the tables that it receives."""
 
     kept: list[pa.Table]

@@ -84,7 +84,8 @@ def test_resume_holds_wall_client_and_total() -> None:
 def test_limited_memory_holds_the_speed_of_the_disk() -> None:
     sample = replace(epoch(OURS, 1.0, server=1.0, shuffle=True), memory=0.5, disk=1e9)
     (row,) = rows([sample])
-    assert [(bar.what, bar.met) for bar in row.bars] == [("total", True), ("wall", False)]  # 2 s a GB; bar 1.67
+    # The bar of wall is 1.67 s/GB; the sample took 2.
+    assert [(bar.what, bar.met) for bar in row.bars] == [("total", True), ("wall", False)]
     assert rows([replace(sample, wall=3.0)])[0].bars[1].met
     assert "memory for 0.5 of the table; the disk reads 1.00 GB/s" in text([row])
 

@@ -61,8 +61,8 @@ type Sequence struct {
 // Long is the rows that are too long.
 type Long struct {
 	Count  int64
-	Row    int64 // of the first; -1 if it is not known
-	Length int32 // of the first
+	Row    int64 // number of the first such row; -1: not known
+	Length int32 // length of the first such row
 }
 
 // Windows are the windows of packs that were planned, the last used of them. Make it with New; it is safe for concurrent use.
@@ -143,7 +143,7 @@ type Window struct {
 type Plan struct {
 	*pack.Window
 	Numbers []int64               // of the rows in the selection, by their place in the window
-	About   []protocol.PackedStep // without what depends on a rank
+	About   []protocol.PackedStep // what is the same for all ranks of each step; the fields for one rank are not set
 }
 
 // size is the memory that the plan takes.

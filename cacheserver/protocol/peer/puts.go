@@ -73,6 +73,6 @@ type HeldRows struct {
 	NodeRows    int64   `json:"node_rows"`
 	Bytes       int64   `json:"bytes"`
 	ColumnBytes []int64 `json:"column_bytes"`
-	Fits        []byte  `json:"fits"` // see rows.Rows.Fits
+	Fits        []byte  `json:"fits"` // by column: in how few bytes its integers fit, as rows.Rows.Fits encodes it
 	Settled     bool    `json:"settled,omitempty"`
 }

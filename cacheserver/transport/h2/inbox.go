@@ -15,7 +15,7 @@ import (
 // begin and wait. The stream's window bounds its length.
 type inbox struct {
 	memory Memory        // memory for data is reserved here
-	more   chan struct{} // buffered: receives a value when wait may return
+	more   chan struct{} // of capacity 1: put and end send a value to wake wait
 
 	mu   sync.Mutex
 	want []byte // the buffer passed to begin: put writes there until it is full
