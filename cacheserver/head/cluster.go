@@ -28,7 +28,7 @@ type cluster struct {
 	mu sync.Mutex
 	state
 	filters filters
-	puts    *puts
+	puts    *putDatasets
 	trace   loadTrace
 
 	moved chan struct{} // wakes the gatherer of a plan: it has a value after a node has joined or left

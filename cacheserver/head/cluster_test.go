@@ -30,7 +30,7 @@ func newCluster(t *testing.T, n int) *cluster {
 		limits: limits{started: start, silence: 10 * time.Second, join: time.Minute, load: 10 * time.Minute}, salt: []byte("k"),
 		state: state{members: make(members, n), data: newDataset("q", n, start)},
 	}
-	c.puts = newPuts(c, n)
+	c.puts = newDatasets(c, n)
 	return c
 }
 

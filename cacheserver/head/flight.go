@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/head/packing"
+	"github.com/kubeflow/datacache/cacheserver/head/puts"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/transport"
@@ -30,7 +31,7 @@ type service struct {
 	checks  *work.Pool          // of filters
 	room    *semaphore.Weighted // for answers, in bytes
 	windows *packing.Windows
-	signer  protocol.Signer // of tickets of puts
+	puts    puts.Service
 }
 
 // GetFlightInfo returns the endpoints with the rows of a request.
@@ -89,6 +90,25 @@ func (s *service) ListFlights(_ *flight.Criteria, stream flight.FlightService_Li
 	}
 	return nil
 }
+
+// ListActions lists the actions.
+func (s *service) ListActions(e *flight.Empty, stream flight.FlightService_ListActionsServer) error {
+	if err := s.Flight.ListActions(e, stream); err != nil {
+		return err
+	}
+	return s.puts.ListActions(stream)
+}
+
+// DoAction answers the actions.
+func (s *service) DoAction(action *flight.Action, stream flight.FlightService_DoActionServer) error {
+	if puts.Handles(action.GetType()) {
+		return s.puts.DoAction(action, stream)
+	}
+	return s.Flight.DoAction(action, stream)
+}
+
+// DoPut makes a dataset of the rows of one stream.
+func (s *service) DoPut(stream flight.FlightService_DoPutServer) error { return s.puts.DoPut(stream) }
 
 // open checks who asks, parses a descriptor, and returns the view of a ready cache to answer it from.
 func (s *service) open(ctx context.Context, d *flight.FlightDescriptor) (protocol.Request, *view, error) {

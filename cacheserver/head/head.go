@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/kubeflow/datacache/cacheserver/head/packing"
+	"github.com/kubeflow/datacache/cacheserver/head/puts"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/retry"
@@ -57,12 +58,14 @@ func New(cfg Config) (*Head, error) {
 		limits: limits{started: now, silence: cfg.NodeTimeout, join: cfg.JoinTimeout, load: cfg.LoadTimeout}, salt: salt, moved: make(chan struct{}, 1),
 		state: state{members: make(members, cfg.Nodes), data: newDataset(request, cfg.Nodes, now), storeTrouble: cfg.Store.Trouble},
 	}}
-	h.cluster.puts = newPuts(h.cluster, cfg.Nodes)
+	h.cluster.puts = newDatasets(h.cluster, cfg.Nodes)
 	h.service = &service{
 		Flight: transport.Flight{Status: h.Status, Sizing: h.sizing, Admit: cfg.Access.Admit()}, cfg: &h.cfg, cluster: h.cluster,
 		sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt)), checks: work.New(runtime.GOMAXPROCS(0)), room: semaphore.NewWeighted(answersMemory),
 		windows: packing.New(cfg.Budget.Clients()),
-		signer:  protocol.NewSigner(peer.PutKey(cfg.Secret)),
+		puts: puts.Service{
+			Enabled: cfg.Puts, Cluster: h.cluster.puts, Signer: protocol.NewSigner(peer.PutKey(cfg.Secret)), Access: cfg.Access, TLS: cfg.TLS, Log: cfg.Log,
+		},
 	}
 	return h, nil
 }

@@ -18,8 +18,9 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
-	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
+
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+	"github.com/kubeflow/datacache/cacheserver/put/incoming"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/spill"
 )
@@ -87,7 +88,7 @@ func New(cfg Config) *Stage {
 
 // Open adds a put, whose parts can then be put.
 func (s *Stage) Open(of peer.Put) {
-	layout, err := layoutOf(of.Schema)
+	layout, err := incoming.Layout(of.Schema)
 	if err != nil {
 		s.cfg.Log.Error("a put can't be received", "name", of.Name, "reason", err) // the head has checked it
 		return
@@ -105,18 +106,6 @@ func (s *Stage) Open(of peer.Put) {
 	s.puts[of.ID] = &put{Put: of, layout: layout, arena: arena, ended: ended, end: end, parts: map[int][]*part{}}
 	close(s.opened)
 	s.opened = make(chan struct{})
-}
-
-// layoutOf returns the layout of the rows of a schema, which is an Arrow IPC message.
-func layoutOf(schema []byte) (*rows.Layout, error) {
-	if err := exchange.CheckSchema(exchange.Message{Header: schema}); err != nil {
-		return nil, err
-	}
-	parsed, err := rows.ParseSchema(schema)
-	if err != nil {
-		return nil, err
-	}
-	return rows.NewLayout(parsed)
 }
 
 // openWait is how long a stream waits for the head to tell the node of its put.

