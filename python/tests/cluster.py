@@ -22,10 +22,14 @@ Outage = Literal["kill", "stop", "freeze"]
 
 
 class Cluster:
-    """A head, started with `flags`, and `nodes` data nodes on loopback. Kills them all on exit."""
+    """A head, started with `flags`, and `nodes` data nodes on loopback. Kills them all on exit.
+
+    metadata: that of an Iceberg table; "" if `flags` name another source.
+    """
 
     def __init__(self, binary: Path, metadata: str, logs: Path, nodes: int = 2, flags: Sequence[str] = ()) -> None:
-        self._binary, self._metadata, self._logs, self._nodes, self._flags = binary, metadata, logs, nodes, flags
+        self._binary, self._logs, self._nodes = binary, logs, nodes
+        self._flags = [*(["--metadata", metadata] if metadata else []), *flags]
         self._head, self._http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._restoring = threading.Thread()
@@ -46,7 +50,7 @@ class Cluster:
     def start(self, name: str) -> None:
         """Starts the server of this name: "head", "node-0", ..."""
         if name == "head":
-            own = ["head", "--metadata", self._metadata, "--nodes", str(self._nodes), *self._flags]
+            own = ["head", "--nodes", str(self._nodes), *self._flags]
             own += ["--listen", self._head, "--http", self._http]
         else:
             own = ["node", "--head", self._head, "--index", name.removeprefix("node-")]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections import Counter
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pytest
 from chance import Chance
 from cluster import Cluster, Outage
@@ -22,6 +24,7 @@ from wide import ROWS, rows_of, tokens_of, wide_table
 from kubeflow_datacache import Batch, DataCache, Loader, Split, World
 from kubeflow_datacache.cache import Transport
 from kubeflow_datacache.order.epoch import Epoch, Share
+from slow_store import SlowStore
 
 Connect = Callable[..., DataCache]
 WHOLE = Share()
@@ -86,6 +89,28 @@ def test_no_row_is_lost_from_spill_files(
     assert "a chunk is decoded again" in "".join(log.read_text() for log in tmp_path.glob("node-*.log"))
 
 
+@pytest.mark.parametrize("window", [0, 2])
+def test_no_row_is_lost_while_the_table_loads(
+    server: Path, tmp_path: Path, connect: Connect, chance: Chance, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    """Servers are lost while loaders read rows of a table that is not loaded yet."""
+    slow, seen = SlowStore(tmp_path, 0.2), Counter[str]()
+    uri = slow.write("table.parquet", pa.Table.from_batches([rows_of(np.arange(ROWS))]), ROWS // 60)
+    with slow.served():
+        for name, value in slow.environment().items():
+            monkeypatch.setenv(name, value)
+        for number, rng in chance.schedules(1):
+            with Cluster(server, "", tmp_path, flags=["--files", uri]) as cluster:
+                cache = connect(cluster.endpoint, retry_seconds=120)
+                training = Training(cluster, cache, ROWS, 2 * number, rng)  # an even number: without a filter
+                training.read_from_the_start(window)
+                training.run()
+                seen.update({"schedules": 1, **training.seen})
+    happened = ", ".join(f"{n} {name}" for name, n in seen.items())
+    chance.note(f"kills while the table loads, windows of {window}, no mismatch: {happened}")
+    assert seen["kills during the load"] > 0, "the table was loaded before the first kill"
+
+
 def _flip(spill: Path, rng: random.Random) -> int:
     """Flips bits of ten bytes, in the rows of spill files. Returns how many."""
     files = sorted(spill.rglob("*.rows"))
@@ -106,6 +131,7 @@ class Training:
     def __init__(self, cluster: Cluster, cache: DataCache, rows: int, number: int, rng: random.Random) -> None:
         self.seen = Counter[str]()
         self._cluster, self._cache, self._number, self._rng = cluster, cache, number, rng
+        self._watch = False
         batch = rng.choice([97, 128, 1500] if rows == ROWS else [1, 2, 64, 1500, rows + 1])
         self._filter, self._split, self._selected = _selection(rows, rng, number)
         self.seen["selections"] += self._filter is not None
@@ -119,6 +145,11 @@ class Training:
             global_batch=max(batch, rows // 700),
             tail=rng.choice(["drop", "keep", "pad"]),
         )
+
+    def read_from_the_start(self, window: int) -> None:
+        """Takes the rows in order, or in windows of this many clumps, and counts the kills while the table loads."""
+        self._order = dataclasses.replace(self._order, shuffle=window > 0, clump=1000, window=window)
+        self._watch = True
 
     def run(self) -> None:
         """Runs all attempts, each from the last state that the previous one saved."""
@@ -168,6 +199,8 @@ class Training:
             self._blow(everything)
         for step in steps:
             if step == kill_at:
+                if self._watch:
+                    self.seen["kills during the load"] += self._cache.status()["state"] == "Loading"
                 self._blow(everything)
             turn = step % len(readers[0])
             self._check(step, [next(rank[turn]) for rank in streams])
