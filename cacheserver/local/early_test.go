@@ -44,7 +44,7 @@ type gatedDataset struct {
 	*gated
 }
 
-func (d gatedDataset) Fetch(ctx context.Context, s source.Split) (source.Fetched, error) {
+func (d gatedDataset) Fetch(ctx context.Context, s source.Split, window int64) (source.Fetched, error) {
 	select {
 	case err := <-d.pass:
 		if err != nil {
@@ -53,7 +53,7 @@ func (d gatedDataset) Fetch(ctx context.Context, s source.Split) (source.Fetched
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	fetched, err := d.Dataset.Fetch(ctx, s)
+	fetched, err := d.Dataset.Fetch(ctx, s, window)
 	if err != nil {
 		return nil, err
 	}

@@ -101,7 +101,7 @@ func (a *assignment) load(ctx context.Context, n *Node, old *assignment) {
 		wait.End()
 	}
 	a.clearSpill(n)
-	cfg := &load.Config{Config: n.cfg.Config, Workers: n.cfg.Workers, Limiter: n.cfg.Decoding, Spill: n.cfg.Spill, SpillRemoved: n.cfg.SpillRemoved}
+	cfg := &load.Config{Config: n.cfg.Config, Workers: n.cfg.Workers, Limiter: n.cfg.Decoding, Spill: n.cfg.Spill, SpillRemoved: n.cfg.SpillRemoved, Sharers: n.cfg.Sharers}
 	a.layout, a.rows, a.err = load.Run(ctx, cfg, a.spec, a.arena, &a.progress, a.early)
 	switch {
 	case a.err == nil:

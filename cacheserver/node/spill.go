@@ -27,7 +27,8 @@ func (a *assignment) shareMemory(n *Node) (pinned int64) {
 	b := n.cfg.Budget
 	free := min(b.Free(), (b.Limit()-b.Kept())/int64(max(1, n.cfg.Sharers)))
 	reading := min(readingBytes, free/4)
-	free -= max(reading, a.progress.Again())
+	again := a.progress.Again() / int64(max(1, n.cfg.Sharers)) // one split at a time is decoded again, of all nodes of the process
+	free -= max(reading, min(again, free/4*3))
 	stored := a.rows.Stored().Bytes
 	if stored <= free {
 		return stored

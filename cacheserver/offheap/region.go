@@ -162,18 +162,32 @@ func (a *Arena) evict(n int64) (freed int64) {
 	defer a.mu.Unlock()
 	for freed < n && a.idle.Len() > 0 {
 		r := a.idle.Front().Value.(*Region)
-		r.wakeLocked()
-		if err := hide(r.bytes); err != nil {
-			panic(fmt.Sprintf("offheap: protect memory that is mapped: %v", err))
-		}
-		r.resident = false
-		size := int64(len(r.bytes))
-		a.reserved -= size
-		a.budget.mapped.Add(-size)
-		a.budget.Release(size)
-		freed += size
+		r.freeLocked()
+		freed += int64(len(r.bytes))
 	}
 	return freed
+}
+
+// Free drops the memory now, unless it was dropped or is held.
+func (r *Region) Free() {
+	r.arena.mu.Lock()
+	defer r.arena.mu.Unlock()
+	if r.idle != nil {
+		r.freeLocked()
+	}
+}
+
+// freeLocked drops the memory of a region that nobody holds.
+func (r *Region) freeLocked() {
+	r.wakeLocked()
+	if err := hide(r.bytes); err != nil {
+		panic(fmt.Sprintf("offheap: protect memory that is mapped: %v", err))
+	}
+	r.resident = false
+	size := int64(len(r.bytes))
+	r.arena.reserved -= size
+	r.arena.budget.mapped.Add(-size)
+	r.arena.budget.Release(size)
 }
 
 // hide returns the pages to the kernel and makes their addresses inaccessible.

@@ -50,7 +50,7 @@ type Builder struct {
 	copier *copier
 	hash   []byte // digests of the chunks' contents
 	sealed Sealed
-	memory [][]byte // of the chunks, in the arena
+	each   func(number int, c *Chunk) error // called with every chunk; nil: none
 	err    error
 }
 
@@ -75,6 +75,9 @@ func NewBuilder(l *Layout, a *offheap.Arena, targetBytes int) *Builder {
 	b.copier.buffers, b.copier.exact = b.buffers, true
 	return b
 }
+
+// Each makes the builder call a function with every chunk that it seals, in order. If the function fails, so do Append and Finish.
+func (b *Builder) Each(call func(number int, c *Chunk) error) { b.each = call }
 
 // Append adds the rows of a batch, of any size and sliced or not, whose bits in keep (least significant bit first) are set; nil keeps
 // all rows. The batch's columns match the layout's in order. The other rows are dropped when the batch is copied into a chunk. The Builder
@@ -112,11 +115,13 @@ func (b *Builder) Finish() (Sealed, error) {
 	return b.sealed, nil
 }
 
-// Reserved is the number of bytes that the chunks take in the arena.
+// Reserved is the number of bytes that the chunks take in the arena, without those that may be dropped.
 func (b *Builder) Reserved() int64 {
 	var n int64
-	for _, m := range b.memory {
-		n += int64(len(m))
+	for _, c := range b.sealed.Chunks {
+		if c.stored == nil {
+			n += int64(len(c.memory))
+		}
 	}
 	return n
 }
@@ -124,10 +129,13 @@ func (b *Builder) Reserved() int64 {
 // Discard closes the builder and returns the memory of its chunks, which must not be used any more.
 func (b *Builder) Discard() {
 	b.Close()
-	for _, m := range b.memory {
-		b.arena.Discard(m)
+	for _, c := range b.sealed.Chunks {
+		if c.stored == nil {
+			b.arena.Discard(c.memory)
+		}
+		c.Free()
 	}
-	b.memory, b.sealed = nil, Sealed{}
+	b.sealed = Sealed{}
 }
 
 // Close releases the batches that are not sealed. It may be called at any time, more than once; the chunks belong to the arena and
@@ -358,8 +366,12 @@ func (b *Builder) take(i int, end int64) {
 
 // emit makes a chunk of the rows that the copier has selected.
 func (b *Builder) emit() error {
+	var memory []byte
 	b.copier.packed = true
-	s, err := b.build(b.alloc)
+	s, err := b.build(func(n int64) (_ []byte, err error) {
+		memory, err = b.arena.Alloc(n)
+		return memory, err
+	})
 	b.copier.packed = false
 	if err != nil {
 		return err
@@ -368,19 +380,14 @@ func (b *Builder) emit() error {
 	b.digest(bytesOf(s.spans))
 	b.digest(bytesOf(s.forms))
 	b.digest(s.body)
-	b.sealed.Chunks = append(b.sealed.Chunks, &Chunk{slab: s, layout: b.layout, arena: b.arena, memory: b.memory[len(b.memory)-1]})
+	c := &Chunk{slab: s, layout: b.layout, arena: b.arena, memory: memory}
+	b.sealed.Chunks = append(b.sealed.Chunks, c)
 	b.sealed.Rows += s.rows
 	b.sealed.Bytes += int64(len(s.body))
-	return nil
-}
-
-// alloc allocates the memory of a chunk.
-func (b *Builder) alloc(n int64) ([]byte, error) {
-	memory, err := b.arena.Alloc(n)
-	if err == nil {
-		b.memory = append(b.memory, memory)
+	if b.each == nil {
+		return nil
 	}
-	return memory, err
+	return b.each(len(b.sealed.Chunks)-1, c)
 }
 
 // digest adds the hash of bytes to the hash: a hasher would copy the bytes first.

@@ -27,6 +27,13 @@ func (c *Chunk) Store(b Backing, number int) {
 	c.stored = c.arena.Region(c.memory, readChunk(b, number))
 }
 
+// Free drops the chunk's memory now, if it is stored and nobody holds it.
+func (c *Chunk) Free() {
+	if c.stored != nil {
+		c.stored.Free()
+	}
+}
+
 // Memory is what a backing stores of the chunk: its length is a multiple of PageSize if the arena is Paged.
 func (c *Chunk) Memory() []byte { return c.memory }
 

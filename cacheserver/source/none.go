@@ -49,6 +49,6 @@ func (None) Retry(error) Retry { return Never }
 func (None) Schema() *arrow.Schema { return arrow.NewSchema(nil, nil) }
 
 // Fetch implements Dataset.
-func (None) Fetch(context.Context, Split) (Fetched, error) {
+func (None) Fetch(context.Context, Split, int64) (Fetched, error) {
 	return nil, errors.New("a cache without a table has no splits")
 }

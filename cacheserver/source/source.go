@@ -41,8 +41,8 @@ type Dataset interface {
 	// Schema is the schema of every batch. It must not be modified.
 	Schema() *arrow.Schema
 	// Fetch prefetches the bytes of a split, unless they are on a local disk. It decodes nothing. ctx also applies to the reads of
-	// Batches.
-	Fetch(ctx context.Context, s Split) (Fetched, error)
+	// Batches. If window is above 0 it prefetches nothing: Batches reads about so many bytes of each column at a time.
+	Fetch(ctx context.Context, s Split, window int64) (Fetched, error)
 }
 
 // Planning is who makes a plan and who watches it. Each field may be nil.

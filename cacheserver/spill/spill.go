@@ -3,9 +3,9 @@
 
 // Package spill keeps the chunks of splits in files: it knows files and bytes, and nothing of the rows in them.
 //
-// A file DIR/PLAN/NODE/SPLIT.rows has the chunks of one split. It begins with a prefix (magic, length and XXH3-128 of the head), the head as
-// gob, and then, each at a multiple of 4 KiB, the chunks' memory. It is written under a temporary name and renamed; there is no fsync, since
-// checksums find what a power cut tears. A node reads files of 0600 that it wrote itself.
+// A file DIR/PLAN/NODE/SPLIT.rows has the chunks of one split. It begins with a prefix (magic, length and XXH3-128 of the head). Then follow, each at a
+// multiple of 4 KiB, the chunks' memory and the head as gob, so that chunks can be written while later ones are not known. It is written under a
+// temporary name and renamed; there is no fsync, since checksums find what a power cut tears. A node reads files of 0600 that it wrote itself.
 package spill
 
 import (
@@ -26,7 +26,6 @@ import (
 	"unsafe"
 
 	"github.com/zeebo/xxh3"
-	"golang.org/x/sys/unix"
 
 	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/rows"
@@ -34,7 +33,7 @@ import (
 )
 
 const (
-	magic  = "DCROWS\x00\x01" // the last byte is the version
+	magic  = "DCROWS\x00\x02" // the last byte is the version
 	prefix = 8 + 8 + 16       // magic, length of the head, its XXH3-128
 	// mostHead bounds the head that Open reads.
 	mostHead = 1 << 30
@@ -181,58 +180,6 @@ func (d *Dir) Noted(plan string) ([]byte, error) {
 	return text, err
 }
 
-// Write writes the file of a split, in place of an older one. The chunks must be of a Paged arena.
-func (d *Dir) Write(plan string, split int, schema []byte, sealed rows.Sealed) (*File, error) {
-	f := &File{dir: d, name: d.name(plan, split)}
-	f.head = Head{Schema: schema, Hash: sealed.Hash, Rows: sealed.Rows, Bytes: sealed.Bytes}
-	for _, c := range sealed.Chunks {
-		f.head.Chunks = append(f.head.Chunks, Chunk{Stub: c.Stub(), Sum: xxh3.Hash128(c.Memory()).Bytes()})
-	}
-	encoded, err := f.head.encode()
-	if err != nil {
-		return nil, fmt.Errorf("spill: encode the head: %w", err)
-	}
-	f.place(len(encoded))
-	if used := d.used.Add(f.size); d.limit > 0 && used > d.limit {
-		d.used.Add(-f.size)
-		return nil, &FullError{Path: d.path, Need: f.size, Used: used - f.size, Limit: d.limit}
-	}
-	if err := f.write(encoded, sealed.Chunks); err != nil {
-		d.used.Add(-f.size)
-		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-			var disk unix.Statfs_t
-			_ = unix.Statfs(d.path, &disk)                                                                                   // without it the message says that 0 bytes are free
-			return nil, &FullError{Path: d.path, Need: f.size, Used: d.Used(), Free: int64(disk.Bavail) * int64(disk.Bsize)} //nolint:unconvert // 32 bits on macOS
-		}
-		return nil, fmt.Errorf("spill: %w", err)
-	}
-	return f, nil
-}
-
-// encode returns the prefix and the head.
-func (h *Head) encode() ([]byte, error) {
-	var buf bytes.Buffer
-	buf.Write(make([]byte, prefix))
-	if err := gob.NewEncoder(&buf).Encode(h); err != nil {
-		return nil, err
-	}
-	encoded := buf.Bytes()
-	copy(encoded, magic)
-	binary.LittleEndian.PutUint64(encoded[8:], uint64(len(encoded)-prefix))
-	sum := xxh3.Hash128(encoded[prefix:]).Bytes()
-	copy(encoded[16:], sum[:])
-	return encoded, nil
-}
-
-// place sets the offsets of the chunks, and the size of the file, which begins with head bytes.
-func (f *File) place(head int) {
-	f.size = int64(head+offheap.PageSize-1) &^ (offheap.PageSize - 1)
-	for i := range f.head.Chunks {
-		f.head.Chunks[i].offset = f.size
-		f.size += f.head.Chunks[i].Memory
-	}
-}
-
 // File is the file of a split. It is safe for concurrent use; its user closes it.
 type File struct {
 	dir  *Dir
@@ -276,38 +223,6 @@ func (f *File) Load(l *rows.Layout, a *offheap.Arena) (rows.Sealed, error) {
 	return sealed, nil
 }
 
-func (f *File) write(head []byte, chunks []*rows.Chunk) (err error) {
-	if err := os.MkdirAll(filepath.Dir(f.name), 0o700); err != nil {
-		return err
-	}
-	temporary := f.name + ".tmp"
-	file, err := open(temporary, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = file.Close()
-			_ = os.Remove(temporary)
-		}
-	}()
-	aligned := pages(len(head))
-	copy(aligned, head)
-	if _, err := file.WriteAt(aligned, 0); err != nil {
-		return err
-	}
-	for i, c := range f.head.Chunks {
-		if _, err := file.WriteAt(chunks[i].Memory(), c.offset); err != nil {
-			return err
-		}
-	}
-	if err := os.Rename(temporary, f.name); err != nil {
-		return err
-	}
-	f.file = file
-	return nil
-}
-
 // pages returns zeroed memory of whole pages with room for n bytes.
 func pages(n int) []byte {
 	whole := (n + offheap.PageSize - 1) &^ (offheap.PageSize - 1)
@@ -342,7 +257,11 @@ func (d *Dir) Open(plan string, split int) (*File, error) {
 }
 
 func (f *File) readHead(file *os.File) error {
-	first := pages(offheap.PageSize)
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	first := pages(prefix)
 	if _, err := file.ReadAt(first, 0); err != nil {
 		return err
 	}
@@ -350,20 +269,23 @@ func (f *File) readHead(file *os.File) error {
 	if string(first[:8]) != magic || length > mostHead {
 		return errors.New("not a file of this version")
 	}
-	all := pages(prefix + int(length))
-	if _, err := file.ReadAt(all, 0); err != nil {
+	head := pages(int(length))
+	if _, err := file.ReadAt(head, info.Size()-int64(len(head))); err != nil {
 		return err
 	}
-	body := all[prefix : prefix+int(length)]
-	if xxh3.Hash128(body).Bytes() != [16]byte(all[16:prefix]) {
+	head = head[:length]
+	if xxh3.Hash128(head).Bytes() != [16]byte(first[16:prefix]) {
 		return errors.New("the head has another checksum")
 	}
-	if err := gob.NewDecoder(bytes.NewReader(body)).Decode(&f.head); err != nil {
+	if err := gob.NewDecoder(bytes.NewReader(head)).Decode(&f.head); err != nil {
 		return err
 	}
-	f.place(prefix + int(length))
-	info, err := file.Stat()
-	if err == nil && info.Size() != f.size {
+	f.size = offheap.PageSize
+	for i := range f.head.Chunks {
+		f.head.Chunks[i].offset = f.size
+		f.size += f.head.Chunks[i].Memory
+	}
+	if f.size += int64(len(pages(len(head)))); info.Size() != f.size {
 		err = fmt.Errorf("has %d bytes, want %d", info.Size(), f.size)
 	}
 	return err

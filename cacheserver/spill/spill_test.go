@@ -113,11 +113,11 @@ func TestBrokenHeads(t *testing.T) {
 		damage     func(file []byte) []byte
 	}{
 		{"another version", "not a file of this version", func(b []byte) []byte { b[7]++; return b }},
-		{"a flipped bit in the head", "another checksum", func(b []byte) []byte { b[prefix+5] ^= 4; return b }},
+		{"a flipped bit in the head", "another checksum", func(b []byte) []byte { b[len(b)-offheap.PageSize+5] ^= 4; return b }},
 		{"a flipped bit in its checksum", "another checksum", func(b []byte) []byte { b[20] ^= 1; return b }},
 		{"an absurd length", "not a file of this version", func(b []byte) []byte { b[14] = 1; return b }},
-		{"a length past the end", "EOF", func(b []byte) []byte { b[11] = 1; return b }},
-		{"a torn end", "bytes, want", func(b []byte) []byte { return b[:len(b)-offheap.PageSize] }},
+		{"a length past the end", "negative offset", func(b []byte) []byte { b[11] = 1; return b }},
+		{"a torn end", "another checksum", func(b []byte) []byte { return b[:len(b)-offheap.PageSize] }},
 		{"a torn head", "EOF", func(b []byte) []byte { return b[:100] }},
 		{"nothing", "EOF", func([]byte) []byte { return nil }},
 	}
@@ -239,7 +239,7 @@ func TestTheLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close(false)
-	d := New(t.TempDir(), 0, 2*f.size+100)
+	d := New(t.TempDir(), 0, 2*f.size+100) // the head is one page, which is not in what Write says that it needs
 	var full *FullError
 	for i := range 2 {
 		f, err := d.Write("plan", i, nil, sealed)
@@ -248,7 +248,7 @@ func TestTheLimit(t *testing.T) {
 		}
 		defer f.Close(false)
 	}
-	if _, err := d.Write("plan", 2, nil, sealed); !errors.As(err, &full) || full.Need != f.size || full.Used != 2*f.size || full.Limit != 2*f.size+100 {
+	if _, err := d.Write("plan", 2, nil, sealed); !errors.As(err, &full) || full.Need != f.size-offheap.PageSize || full.Used != 2*f.size || full.Limit != 2*f.size+100 {
 		t.Errorf("Write: %v", err)
 	}
 	if d.Used() != 2*f.size {

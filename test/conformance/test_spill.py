@@ -72,7 +72,7 @@ def flip(spill: Path, bytes_: int, chooser: random.Random) -> None:
     assert files, "there are no spill files"
     for _ in range(bytes_):
         with chooser.choice(files).open("r+b") as file:
-            at = chooser.randrange(file.seek(0, 2) // 2, file.seek(0, 2))  # not in the head
+            at = chooser.randrange(4096, file.seek(0, 2) // 2)  # in neither prefix nor head
             file.seek(at)
             old = file.read(1)[0]
             file.seek(at)

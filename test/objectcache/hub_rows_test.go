@@ -52,7 +52,7 @@ func idsThroughHub(t *testing.T, endpoint, token, uri string) (ids []any) {
 		t.Fatal(err)
 	}
 	for _, split := range plan.Splits {
-		fetched, err := opened.Fetch(t.Context(), split)
+		fetched, err := opened.Fetch(t.Context(), split, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

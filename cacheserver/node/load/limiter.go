@@ -39,6 +39,7 @@ type Limiter struct {
 	cores    int
 	capacity int64
 	buffers  *source.Buffers
+	again    sync.Mutex // held while a split is decoded again for a chunk of it
 
 	mu       sync.Mutex
 	changed  *sync.Cond
@@ -98,7 +99,8 @@ func (w *Limiter) begin(n int64) (done func()) {
 // need is the memory, in bytes, for loading a split.
 type need struct {
 	compressed, decoding int64 // until it is loaded
-	rows                 int64 // estimate of its rows
+	rows                 int64 // estimate of its rows, as far as they stay in memory
+	window               int64 // how much of each column chunk is read at a time; 0: all is prefetched
 	guessed              bool  // no split is loaded that confirms the estimates
 }
 

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/offheap"
@@ -35,6 +36,7 @@ type Config struct {
 
 	Spill        *spill.Dir // where the rows are stored too, so that they may be dropped from memory; nil: nowhere
 	SpillRemoved bool       // the files are removed with the rows, instead of being left for the next process
+	Sharers      int        // the number of nodes that share the budget; 0: one
 }
 
 // load is the process of loading one assignment. It is dropped when loading ends, together with the splits, footers and deletes. Only
@@ -152,34 +154,85 @@ func (l *load) decoding(s source.Split) int64 {
 	return pages + min(s.Bytes, batchBytes)
 }
 
-// need is the memory for loading a split. Estimates are corrected by the splits that are loaded: a footer doesn't tell how long the strings of a
-// dictionary are, nor how many rows a filter keeps.
-func (l *load) need(index int) need {
-	s := l.splits[index]
-	kept, estimated := s.Bytes, l.estimated.Load()
+// rowBytes estimates the bytes of a split's rows. Estimates are corrected by the splits that are loaded: a footer doesn't tell how long the
+// strings of a dictionary are, nor how many rows a filter keeps. guessed says that none is loaded.
+func (l *load) rowBytes(index int) (kept int64, guessed bool) {
+	kept = l.splits[index].Bytes
+	estimated := l.estimated.Load()
 	if estimated > 0 {
 		_, _, bytes := l.progress.Loaded()
-		kept = int64(float64(s.Bytes) * float64(bytes) / float64(estimated))
+		kept = int64(float64(kept) * float64(bytes) / float64(estimated))
 	}
+	return kept, estimated == 0
+}
+
+// need is the memory for loading a split. The bytes of a row group that is too large to be prefetched are read in windows.
+func (l *load) need(index int) need {
+	s := l.splits[index]
+	kept, guessed := l.rowBytes(index)
 	s.Bytes = max(s.Bytes, kept)
-	return need{compressed: s.Length, decoding: l.decoding(s), rows: kept, guessed: estimated == 0}
+	n := need{compressed: s.Length, decoding: l.decoding(s), rows: kept, guessed: guessed}
+	if l.passing() {
+		n.rows = min(kept, 2*(rows.TargetBytes+s.Bytes/max(s.Rows, 1)))
+	}
+	if room := l.room(); n.working()+n.rows > room && l.inWindows() {
+		columns := int64(l.layout.Schema().NumFields())
+		n.window = min(max((room-n.decoding-n.rows)/columns, leastWindow), mostWindow)
+		n.compressed = min(s.Length, columns*n.window)
+	}
+	return n
+}
+
+const (
+	leastWindow = 64 << 10 // less is read at a time anyway
+	mostWindow  = 4 << 20
+)
+
+// room is the memory for rows and loading that this node can have for itself.
+func (l *load) room() int64 { return (l.Budget.Limit() - l.Budget.Kept()) / int64(max(1, l.Sharers)) }
+
+// inWindows reports whether all columns are decoded page by page: a column of structs, maps or lists of lists needs its whole column chunk.
+func (l *load) inWindows() bool {
+	for _, f := range l.layout.Schema().Fields() {
+		value := f.Type
+		if list, ok := value.(arrow.ListLikeType); ok {
+			value = list.Elem()
+		}
+		if extension, ok := value.(arrow.ExtensionType); ok {
+			value = extension.StorageType()
+		}
+		if arrow.IsNested(value.ID()) {
+			return false
+		}
+	}
+	return true
 }
 
 // checkRoom returns an error if a split can't be loaded even by itself, as nothing else is in memory.
 func (l *load) checkRoom() error {
-	var most int64
+	most, of := int64(0), 0
 	for i := range l.splits {
-		most = max(most, l.need(i).working())
+		n := l.need(i)
+		if l.passing() {
+			n.decoding += n.rows
+		}
+		if n.working() > most {
+			most, of = n.working(), i
+		}
 	}
-	if b := l.Budget; most > b.Limit()-b.Kept() {
-		return noRoomForOne(&offheap.ExhaustedError{Need: most, Used: b.Used(), Limit: b.Limit(), Kept: b.Kept()})
+	if b := l.Budget; most > l.room() {
+		return fmt.Errorf("%s: %w", l.splits[of], l.noRoomForOne(&offheap.ExhaustedError{Need: most, Used: b.Used(), Limit: b.Limit(), Kept: b.Kept()}))
 	}
 	return nil
 }
 
 // noRoomForOne explains an error of reserving the memory for loading one split.
-func noRoomForOne(err error) error {
-	return noRoom(err, "to load even one row group at a time", "or cache fewer columns")
+func (l *load) noRoomForOne(err error) error {
+	what, advice := "to load even one row group at a time", "cache fewer columns, or write the table with smaller pages and row groups"
+	if l.Sharers > 1 {
+		what += fmt.Sprintf(" (the limit is shared by %d data nodes)", l.Sharers)
+	}
+	return noRoom(err, what, advice)
 }
 
 // loadSplit loads a split into memory, as often as it must make room for others.
@@ -187,7 +240,7 @@ func (l *load) loadSplit(ctx context.Context, index int) error {
 	for {
 		admission, err := l.Limiter.admit(ctx, l.Budget, func() need { return l.need(index) })
 		if err != nil {
-			return noRoomForOne(err)
+			return fmt.Errorf("%s: %w", l.splits[index], l.noRoomForOne(err))
 		}
 		err = l.fetchAndDecode(ctx, index, admission)
 		var full *offheap.ExhaustedError
@@ -208,7 +261,7 @@ type job struct {
 
 func (l *load) fetchAndDecode(ctx context.Context, index int, a *admission) error {
 	begin := time.Now()
-	fetched, err := l.dataset.Fetch(ctx, l.splits[index])
+	fetched, err := l.dataset.Fetch(ctx, l.splits[index], a.need.window)
 	end := time.Now()
 	l.Metrics.LoadSeconds.WithLabelValues(ops.StageFetch).Add(end.Sub(begin).Seconds())
 	if err != nil {
@@ -222,9 +275,19 @@ func (l *load) decode(ctx context.Context, j job, a *admission) (err error) {
 	split := l.splits[j.index]
 	defer j.fetched.Close()
 	builder := rows.NewBuilder(l.layout, l.arena, rows.TargetBytes)
+	out, err := l.output(j.index)
+	if err != nil {
+		return fmt.Errorf("%s: %w", split, err)
+	}
+	if out != nil {
+		builder.Each(out.add)
+	}
 	defer func() {
 		if err != nil {
 			builder.Discard()
+			if out != nil {
+				out.discard()
+			}
 		}
 	}()
 	defer func() {
@@ -247,7 +310,9 @@ func (l *load) decode(ctx context.Context, j job, a *admission) (err error) {
 		if err != nil {
 			return l.explain(split, err)
 		}
-		a.built(builder.Reserved(), estimate)
+		if out == nil {
+			a.built(builder.Reserved(), estimate)
+		}
 	}
 	start := time.Now()
 	sealed, err := builder.Finish()
@@ -255,8 +320,10 @@ func (l *load) decode(ctx context.Context, j job, a *admission) (err error) {
 	if err != nil {
 		return l.explain(split, err)
 	}
-	if err := l.spill(j.index, sealed); err != nil {
-		return fmt.Errorf("%s: %w", split, err)
+	if out != nil {
+		if err := out.finish(sealed); err != nil {
+			return fmt.Errorf("%s: %w", split, err)
+		}
 	}
 	l.Metrics.LoadSeconds.WithLabelValues(ops.StageDecode).Add((time.Since(begin) - copying).Seconds())
 	l.Metrics.LoadSeconds.WithLabelValues(ops.StageCopy).Add(copying.Seconds())
@@ -299,7 +366,8 @@ func (l *load) explain(split source.Split, err error) error {
 	loaded, _ := l.progress.Report(0)
 	var total int64
 	for i := range l.splits {
-		total += l.need(i).rows
+		kept, _ := l.rowBytes(i)
+		total += kept
 	}
 	what := fmt.Sprintf("for the rows of all %d splits (%d are loaded, all take about %s)", len(l.splits), len(loaded), words.ExactBytes(total))
 	advice := "add data nodes, cache fewer columns or rows"

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
@@ -81,28 +80,61 @@ func encodeSchema(s *arrow.Schema) []byte {
 	return buf.Bytes()
 }
 
-// spill writes the file of a split. Its chunks may then be dropped from memory.
-func (l *load) spill(index int, sealed rows.Sealed) error {
+// output takes the chunks of a split as they are decoded, so that they need not all be in memory.
+type output interface {
+	add(number int, c *rows.Chunk) error
+	finish(sealed rows.Sealed) error
+	discard() // after an error
+}
+
+// passing reports whether chunks leave the memory as they are decoded.
+func (l *load) passing() bool { return l.Spill != nil || l.again != nil }
+
+// output returns where the chunks of a split go; nil if they stay in memory.
+func (l *load) output(index int) (output, error) {
 	if l.Spill == nil {
-		return nil
+		if l.again == nil {
+			return nil, nil
+		}
+		return l.again, nil
 	}
-	file, err := l.Spill.Write(l.spec.Plan, l.spec.First+index, l.encoded(), sealed)
+	about, _ := l.rowBytes(index)
+	writer, err := l.Spill.Create(l.spec.Plan, l.spec.First+index, about)
 	if err != nil {
+		return nil, err
+	}
+	return &spilling{Writer: writer, backing: &backing{load: l, index: index}}, nil
+}
+
+// spilling writes the file of a split. Its chunks may be dropped from memory.
+type spilling struct {
+	*spill.Writer
+	backing *backing
+}
+
+func (s *spilling) add(number int, c *rows.Chunk) error {
+	if err := s.Add(c); err != nil {
 		return err
 	}
-	b := &backing{load: l, index: index, file: file}
-	for i, c := range sealed.Chunks {
-		c.Store(b, i)
-	}
-	l.backings[index] = b
+	c.Store(s.backing, number)
 	return nil
 }
 
-// mostOfOne is the most memory that a split takes while it is loaded, with its rows.
+func (s *spilling) finish(sealed rows.Sealed) (err error) {
+	l := s.backing.load
+	if s.backing.file, err = s.Finish(l.encoded(), sealed); err == nil {
+		l.backings[s.backing.index] = s.backing
+	}
+	return err
+}
+
+func (s *spilling) discard() { s.Discard() }
+
+// mostOfOne is the most memory that a split takes while it is loaded again.
 func (l *load) mostOfOne() (most int64) {
 	for i := range l.splits {
 		n := l.need(i)
-		most = max(most, n.working()+max(n.rows, l.sealed[i].Bytes))
+		most = max(most, n.working()+n.rows)
 	}
 	return most
 }
@@ -147,15 +179,43 @@ func (b *backing) ReadChunk(number int, memory []byte) error {
 	return nil
 }
 
+// again keeps one chunk of a split that is decoded again.
+type again struct {
+	backing *backing
+	number  int
+	memory  []byte // of the chunk
+	found   bool
+}
+
+func (a *again) add(number int, c *rows.Chunk) error {
+	if number == a.number && len(c.Memory()) == len(a.memory) {
+		copy(a.memory, c.Memory())
+		a.found = true
+	}
+	c.Store(a.backing, number)
+	c.Free()
+	return nil
+}
+
+func (a *again) finish(sealed rows.Sealed) error {
+	if !a.found || sealed.Hash != a.backing.file.Head().Hash {
+		return fmt.Errorf("%s has other rows now", a.backing.load.splits[a.backing.index])
+	}
+	return nil
+}
+
+func (a *again) discard() { a.found = false }
+
 // decodeAgain decodes the split and copies a chunk of it to memory. The rest of it is dropped.
 func (b *backing) decodeAgain(number int, memory []byte) error {
 	l := b.load
-	l.again.Lock() // one at a time: it needs memory for a whole split
-	defer l.again.Unlock()
+	l.Limiter.again.Lock() // one at a time: its memory was set aside once
+	defer l.Limiter.again.Unlock()
 	one := &load{
 		spec: l.spec, splits: l.splits, layout: l.layout, progress: &Progress{}, sealed: make([]rows.Sealed, len(l.splits)),
 		arena: offheap.NewArena(l.Budget).Paged(), early: NewEarly(len(l.splits)),
 	}
+	one.again = &again{backing: b, number: number, memory: memory}
 	cfg := *l.Config
 	one.Config, cfg.Spill = &cfg, nil
 	defer one.arena.Release()
@@ -163,15 +223,7 @@ func (b *backing) decodeAgain(number int, memory []byte) error {
 	if err := one.open(l.serving); err != nil {
 		return err
 	}
-	if err := one.retry(l.serving, b.index, func() error { return one.loadSplit(l.serving, b.index) }); err != nil {
-		return err
-	}
-	sealed, head := one.sealed[b.index], b.file.Head()
-	if sealed.Hash != head.Hash || len(sealed.Chunks[number].Memory()) != len(memory) {
-		return fmt.Errorf("%s has other rows now", l.splits[b.index])
-	}
-	copy(memory, sealed.Chunks[number].Memory())
-	return nil
+	return one.retry(l.serving, b.index, func() error { return one.loadSplit(l.serving, b.index) })
 }
 
 // spillState is the part of a load that outlives it, where rows are read from files.
@@ -180,7 +232,7 @@ type spillState struct {
 	backings []*backing      // by split
 	restored int             // number of splits whose files were taken over
 	encoded  func() []byte   // the schema
-	again    sync.Mutex
+	again    *again          // what is decoded again; nil: it is a whole load
 }
 
 // open opens the version of the dataset that is loaded.

@@ -287,7 +287,7 @@ func TestAnotherTable(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			_, err = opened.Fetch(t.Context(), plan.Splits[0])
+			_, err = opened.Fetch(t.Context(), plan.Splits[0], 0)
 			return err
 		},
 	} {

@@ -172,7 +172,7 @@ func read(t *testing.T, s *Source) (string, error) {
 }
 
 func readSplit(t *testing.T, of source.Dataset, split source.Split, rows *strings.Builder) error {
-	f, err := of.Fetch(t.Context(), split)
+	f, err := of.Fetch(t.Context(), split, 0)
 	if err != nil {
 		return err
 	}

@@ -83,7 +83,7 @@ func load(t *testing.T, s *Source) (snapshot int64, versions []int64, err error)
 }
 
 func fetch(ctx context.Context, of source.Dataset, split source.Split, row func(file, version, n int64)) error {
-	f, err := of.Fetch(ctx, split)
+	f, err := of.Fetch(ctx, split, 0)
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func TestMemory(t *testing.T) {
 				defer checked.AssertSize(t, 0)
 				var got []string
 				for _, s := range planOf(t, tbl) {
-					f, err := tbl.Fetch(t.Context(), s)
+					f, err := tbl.Fetch(t.Context(), s, 0)
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -20,7 +20,7 @@ import (
 func fetchFirst(t *testing.T, metadata string) (*Table, source.Fetched) {
 	t.Helper()
 	tbl := openTable(t, metadata, Selection{})
-	f, err := tbl.Fetch(t.Context(), planOf(t, tbl)[0])
+	f, err := tbl.Fetch(t.Context(), planOf(t, tbl)[0], 0)
 	if err != nil {
 		t.Fatal(err)
 	}

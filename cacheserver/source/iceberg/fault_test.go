@@ -162,7 +162,7 @@ func TestWrittenWhileDecoded(t *testing.T) {
 	made := icetest.Local(t).Plain("t", 2, 1, 100, 100)
 	tbl := openTable(t, made.Metadata(), Selection{})
 	split := planOf(t, tbl)[0]
-	f, err := tbl.Fetch(t.Context(), split)
+	f, err := tbl.Fetch(t.Context(), split, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -369,7 +369,7 @@ func TestLargePages(t *testing.T) {
 	}
 	made := icetest.Local(t).Create("t", 2, ice.NewSchema(0, ice.NestedField{ID: 1, Name: "image", Type: ice.PrimitiveTypes.Binary}))
 	tbl := openTable(t, addFile(t, made, out.Bytes(), rows, nil), Selection{})
-	f, err := tbl.Fetch(t.Context(), planOf(t, tbl)[0])
+	f, err := tbl.Fetch(t.Context(), planOf(t, tbl)[0], 0)
 	if err != nil {
 		t.Fatal(err)
 	}

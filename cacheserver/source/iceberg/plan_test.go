@@ -63,7 +63,7 @@ func TestPlanCanBeCanceled(t *testing.T) {
 func TestRecordsCanBeCanceled(t *testing.T) {
 	made := icetest.Local(t).Plain("t", 2, 1, 10, 100)
 	tbl := openTable(t, made.Metadata(), Selection{})
-	f, err := tbl.Fetch(t.Context(), planOf(t, tbl)[0])
+	f, err := tbl.Fetch(t.Context(), planOf(t, tbl)[0], 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,11 +160,11 @@ func TestSplitOfAnotherPlan(t *testing.T) {
 	w := icetest.Local(t)
 	a, b := w.Deleted("a", 2), w.Deleted("b", 2)
 	split := planOf(t, openTable(t, a.Metadata(), Selection{}))[0]
-	if _, err := openTable(t, b.Metadata(), Selection{}).Fetch(t.Context(), split); err == nil {
+	if _, err := openTable(t, b.Metadata(), Selection{}).Fetch(t.Context(), split, 0); err == nil {
 		t.Error("a split of another table was fetched")
 	}
 	split.RowGroup = 99
-	if _, err := openTable(t, a.Metadata(), Selection{}).Fetch(t.Context(), split); err == nil {
+	if _, err := openTable(t, a.Metadata(), Selection{}).Fetch(t.Context(), split, 0); err == nil {
 		t.Error("a row group that is not there was fetched")
 	}
 }

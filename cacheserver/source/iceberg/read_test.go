@@ -38,7 +38,7 @@ func planOf(t *testing.T, tbl *Table) []source.Split {
 // readSplit decodes a split. The batches are released at the end of the test.
 func readSplit(t *testing.T, tbl *Table, s source.Split) ([]arrow.RecordBatch, error) {
 	t.Helper()
-	f, err := tbl.Fetch(t.Context(), s)
+	f, err := tbl.Fetch(t.Context(), s, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -59,7 +59,7 @@ func TestFetchReadsWhatIsNeeded(t *testing.T) {
 	}
 	split := planOf(t, tbl)[1]
 	server.Forget()
-	f, err := tbl.Fetch(t.Context(), split)
+	f, err := tbl.Fetch(t.Context(), split, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func inOrder(t *testing.T, tbl *Table, splits []source.Split) []string {
 	t.Helper()
 	var out []string
 	for _, s := range splits {
-		f, err := tbl.Fetch(t.Context(), s)
+		f, err := tbl.Fetch(t.Context(), s, 0)
 		if err != nil {
 			t.Fatalf("rows %d to %d: %v", s.First, s.End(), err)
 		}
@@ -119,7 +119,7 @@ func TestPieceReadsItsPages(t *testing.T) {
 	split := planOf(t, tbl)[0]
 	read := func(s source.Split) (n int64) {
 		server.Forget()
-		f, err := tbl.Fetch(t.Context(), s)
+		f, err := tbl.Fetch(t.Context(), s, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -111,7 +111,7 @@ func TestPinnedWithItsSchema(t *testing.T) {
 // countRows decodes a split and counts its rows.
 func countRows(t *testing.T, dataset source.Dataset, s source.Split) (rows int64) {
 	t.Helper()
-	fetched, err := dataset.Fetch(t.Context(), s)
+	fetched, err := dataset.Fetch(t.Context(), s, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -160,7 +160,7 @@ func (r *RowReader) chunk(from *objstore.File, at int) (decode.Chunk, error) {
 	_, most := r.footer.largestChunk(r.section.group)
 	return decode.Chunk{
 		File: from, Offset: bytes.Offset, Length: bytes.Length, Codec: compress.Compression(meta.GetCodec()), PageBytes: most,
-		Leaf: r.footer.meta.Schema.Column(at), Rows: r.footer.Rows(r.section.group), Values: meta.GetNumValues(),
+		Window: r.section.Window, Leaf: r.footer.meta.Schema.Column(at), Rows: r.footer.Rows(r.section.group), Values: meta.GetNumValues(),
 	}, nil
 }
 

@@ -21,6 +21,8 @@ type Section struct {
 	// Pages maps Parquet columns to the data pages of the rows. For a column that is not in it the whole chunk is read, and rows
 	// before first are dropped.
 	Pages map[int]SectionPages
+	// Window is how many bytes of a column chunk are read at a time, where they are not in memory; 0: a default.
+	Window int64
 }
 
 // SectionPages are consecutive data pages of a column chunk.

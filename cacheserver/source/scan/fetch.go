@@ -27,16 +27,17 @@ type Fetched struct {
 }
 
 // Fetch prefetches the column chunks that s needs: those of the served columns and of the columns that filter and deletes compare. It
-// decodes nothing, and reads nothing of a local file. ctx also applies to the reads of Batches: don't cancel it before they are done.
-func (t *Table) Fetch(ctx context.Context, s source.Split) (source.Fetched, error) {
-	f, err := t.fetch(ctx, s)
+// decodes nothing, and reads nothing of a local file. ctx also applies to the reads of Batches: don't cancel it before they are done. If
+// window is above 0, Batches reads about so many bytes of each column chunk at a time, and nothing is prefetched.
+func (t *Table) Fetch(ctx context.Context, s source.Split, window int64) (source.Fetched, error) {
+	f, err := t.fetch(ctx, s, window)
 	if err != nil {
 		return nil, fmt.Errorf("fetch split: %w", err)
 	}
 	return f, nil
 }
 
-func (t *Table) fetch(ctx context.Context, s source.Split) (_ *Fetched, err error) {
+func (t *Table) fetch(ctx context.Context, s source.Split, window int64) (_ *Fetched, err error) {
 	f := &Fetched{table: t, split: s}
 	if f.file, err = t.File(ctx, s); err != nil {
 		return nil, err
@@ -44,15 +45,15 @@ func (t *Table) fetch(ctx context.Context, s source.Split) (_ *Fetched, err erro
 	if f.bytes, err = t.Store.Open(ctx, s.File); err != nil {
 		return nil, fmt.Errorf("data file of row group %d: %w", s.RowGroup, err)
 	}
-	if err = f.prefetch(ctx); err != nil {
+	if err = f.prefetch(ctx, window); err != nil {
 		f.Close()
 		return nil, err
 	}
 	return f, nil
 }
 
-// prefetch checks the file against the split and prefetches its bytes.
-func (f *Fetched) prefetch(ctx context.Context) (err error) {
+// prefetch checks the file against the split and prefetches its bytes, unless they are read in windows.
+func (f *Fetched) prefetch(ctx context.Context, window int64) (err error) {
 	s := f.split
 	defer parquet.RecoverFileError(s.File, &err)
 	if f.bytes.Size() != s.FileSize {
@@ -75,7 +76,7 @@ func (f *Fetched) prefetch(ctx context.Context) (err error) {
 		return err
 	}
 	f.section, err = f.columns.Projection.Locate(ctx, f.bytes, s.RowGroup, s.First, s.End())
-	if err == nil {
+	if f.section.Window = window; err == nil && window == 0 {
 		err = f.columns.Projection.Prefetch(ctx, f.bytes, f.section)
 	}
 	if err != nil {

@@ -27,12 +27,14 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/schema"
 )
 
-// Chunk is a column chunk to decode. All fields are required, except for Pages.
+// Chunk is a column chunk to decode. All fields are required, except for Window and Pages.
 type Chunk struct {
 	// File has the chunk's pages at [Offset, Offset+Length), the dictionary first. If it has a method Near(offset, length int64)
 	// []byte, pages that this returns are decoded without copying them.
 	File           io.ReaderAt
 	Offset, Length int64
+	// Window is how many bytes of the file are read at a time; 0: 64 KiB, and of large pages 256 KiB.
+	Window int64
 	// Codec is the compression of the pages, and PageBytes bounds the uncompressed size of a page.
 	Codec     compress.Compression
 	PageBytes int64
@@ -120,7 +122,7 @@ func Open(chunk Chunk, mem memory.Allocator) (*Column, error) {
 		return nil, err
 	}
 	c.values = c.kind.values(c.kind.width)
-	c.pages = pages{from: chunk.File, at: chunk.Offset, end: chunk.Offset + chunk.Length, then: chunk.Pages, most: chunk.PageBytes, mem: mem}
+	c.pages = pages{from: chunk.File, at: chunk.Offset, end: chunk.Offset + chunk.Length, then: chunk.Pages, most: chunk.PageBytes, window: chunk.Window, mem: mem}
 	if chunk.Pages != nil {
 		c.rowsRead, c.endRow = chunk.Pages.Row, chunk.Pages.Row+chunk.Pages.Rows
 	}

@@ -30,11 +30,12 @@ type pages struct {
 	checked bool // a data page was read,
 	summed  bool // and it had a CRC, so all of them must have one
 
-	window []byte // some bytes of the file,
+	window int64  // length of a read, if it is not 0
+	have   []byte // some bytes of the file,
 	start  int64  // from this offset on
-	buffer []byte // the memory of window, unless it is the file's own
+	buffer []byte // the memory of have, unless it is the file's own
 
-	body  []byte   // a page's body that is not within window
+	body  []byte   // a page's body that is not within have
 	plain []byte   // uncompressed
 	kept  [][]byte // memory of the dictionary
 
@@ -43,7 +44,7 @@ type pages struct {
 }
 
 const (
-	windowBytes = 64 << 10 // length of a read for headers and small pages
+	windowBytes = 64 << 10 // length of a read for headers and small pages, unless it is given
 	mostHeader  = 16 << 20 // headers are long if they have long statistics
 	largeBytes  = 4 << 20  // bodies of this size or more are uncompressed as a stream, if the codec can
 )
@@ -187,7 +188,7 @@ func (p *pages) verify(h *header, sum uint32) error {
 
 // Verify checks the CRCs of a chunk's pages, for readers that don't. Bodies of pages without a CRC are not read.
 func Verify(chunk Chunk, mem memory.Allocator) error {
-	p := pages{from: chunk.File, at: chunk.Offset, end: chunk.Offset + chunk.Length, mem: mem}
+	p := pages{from: chunk.File, at: chunk.Offset, end: chunk.Offset + chunk.Length, window: chunk.Window, mem: mem}
 	defer p.close()
 	for p.at < p.end {
 		at := p.at
@@ -261,28 +262,28 @@ func (p *pages) peek(n int64) ([]byte, error) {
 	}
 	if file, ok := p.from.(nearby); ok {
 		if near := file.Near(p.at, p.end-p.at); int64(len(near)) >= n {
-			p.window, p.start = near, p.at
+			p.have, p.start = near, p.at
 			return near, nil
 		}
 	}
 	if int64(len(p.buffer)) < n {
 		p.free(&p.buffer)
-		p.buffer = p.mem.Allocate(int(max(n, min(windowBytes, p.end-p.at))))
+		p.buffer = p.mem.Allocate(int(max(n, min(max(windowBytes, p.window), p.end-p.at))))
 	}
-	p.window, p.start = p.buffer[:min(int64(len(p.buffer)), p.end-p.at)], p.at
-	if err := readFull(p.from, p.window, p.at); err != nil {
-		p.window = nil
+	p.have, p.start = p.buffer[:min(int64(len(p.buffer)), p.end-p.at)], p.at
+	if err := readFull(p.from, p.have, p.at); err != nil {
+		p.have = nil
 		return nil, err
 	}
-	return p.window, nil
+	return p.have, nil
 }
 
-// near is the part of window from p.at on.
+// near is the part of have from p.at on.
 func (p *pages) near() []byte {
-	if p.at < p.start || p.at >= p.start+int64(len(p.window)) {
+	if p.at < p.start || p.at >= p.start+int64(len(p.have)) {
 		return nil
 	}
-	return p.window[p.at-p.start:]
+	return p.have[p.at-p.start:]
 }
 
 // bytes reads the next n bytes and advances past them. They are valid until the next page.
@@ -362,7 +363,7 @@ func (p *pages) free(b *[]byte) {
 
 // close releases all memory.
 func (p *pages) close() {
-	p.window = nil
+	p.have = nil
 	p.free(&p.buffer)
 	p.free(&p.body)
 	p.free(&p.plain)

@@ -30,7 +30,7 @@ func (p *pages) stream(h *header, size int) ([]byte, error) {
 		body = io.TeeReader(body, sum)
 	}
 	out := p.sized(&p.plain, size)
-	err := readStream(p.codec, bufio.NewReaderSize(body, streamBuffer), out)
+	err := readStream(p.codec, bufio.NewReaderSize(body, max(streamBuffer, int(p.window))), out)
 	if h.page.has(pageCRC) {
 		if _, readErr := io.Copy(io.Discard, body); readErr != nil {
 			return nil, readErr
