@@ -13,28 +13,26 @@ import (
 const (
 	// readingBytes is the memory for chunks that are read for a moment, at most a quarter of what there is.
 	readingBytes = 64 << 20
-	// span is how many bytes of a sequence a sweep's parts span for each byte of memory, estimated is how much of it they are planned to take: see
-	// package sweep.
-	span, estimated = 1.55, 0.9
+	// estimated is how much of a sweep's memory its parts are planned to take.
+	estimated = 0.9
 )
+
+// MemoryForRows is how much of free memory is for rows, where they are in spill files too.
+func MemoryForRows(free int64) int64 { return free - min(readingBytes, free/4) }
 
 // shareMemory divides the memory, once the rows are loaded, where they are in spill files too: as many chunks as make sense stay in memory, and the rest
 // is for the sweep. It returns the bytes for chunks that stay.
-//
-// All chunks stay that fit. Else the sweep gets so much that its parts span what does not stay, if there is enough: then each chunk is read once
-// an epoch, and any chunk that stays instead of it saves as many bytes as it takes.
 func (a *assignment) shareMemory(n *Node) (pinned int64) {
 	b := n.cfg.Budget
 	free := min(b.Free(), (b.Limit()-b.Kept())/int64(max(1, n.cfg.Sharers)))
-	reading := min(readingBytes, free/4)
+	reading := free - MemoryForRows(free)
 	again := a.progress.Again() / int64(max(1, n.cfg.Sharers)) // one split at a time is decoded again, of all nodes of the process
 	free -= max(reading, min(again, free/4*3))
 	stored := a.rows.Stored().Bytes
-	if stored <= free {
-		return stored
+	pinned, _ = sweep.Divide(free, stored)
+	if pinned < stored {
+		a.sweep = sweep.New(a.rows, b, int64(estimated*float64(free-pinned)), reading/2)
 	}
-	pinned = max(0, int64((span*float64(free)-float64(stored))/(span-1)))
-	a.sweep = sweep.New(a.rows, b, int64(estimated*float64(free-pinned)), reading/2)
 	return pinned
 }
 

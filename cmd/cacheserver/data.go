@@ -45,14 +45,14 @@ func (f *dataFlags) register(flags *pflag.FlagSet, env command.Env) {
 // wholeProcess is the resident memory of a process besides what is in the budget: 48 MiB of code, and as much for the Go heap.
 const wholeProcess = 96 << 20
 
-// limit is the memory limit. With rows on disk a number of bytes is the limit of the whole process, as a share of its container always is: what
+// memoryLimit parses --memory-limit. With rows on disk a number of bytes is the limit of the whole process, as a share of its container always is: what
 // the process itself takes only means that fewer rows are in memory.
-func (f *dataFlags) limit() (int64, error) {
-	bytes, err := command.ParseMemory(f.memory)
-	if err == nil && f.spillDir != "" && !strings.HasSuffix(f.memory, "%") {
+func memoryLimit(text string, onDisk bool) (int64, error) {
+	bytes, err := command.ParseMemory(text)
+	if err == nil && onDisk && !strings.HasSuffix(text, "%") {
 		bytes -= wholeProcess
 		if bytes <= 0 {
-			err = fmt.Errorf("%q: with --spill-dir it is the limit of the whole process, which takes %d MiB without rows: give it more", f.memory, wholeProcess>>20)
+			err = fmt.Errorf("%q: with --spill-dir it is the limit of the whole process, which takes %d MiB without rows: give it more", text, wholeProcess>>20)
 		}
 	}
 	if err != nil {
@@ -63,7 +63,7 @@ func (f *dataFlags) limit() (int64, error) {
 
 // budget returns the memory limit, and how much of it the indexes of filters may use.
 func (f *dataFlags) budget() (budget *offheap.Budget, filters int64, err error) {
-	bytes, err := f.limit()
+	bytes, err := memoryLimit(f.memory, f.spillDir != "")
 	if err != nil {
 		return nil, 0, err
 	}
@@ -74,8 +74,11 @@ func (f *dataFlags) budget() (budget *offheap.Budget, filters int64, err error) 
 	if err != nil {
 		return nil, 0, fmt.Errorf("--filter-memory: %w", err)
 	}
-	return offheap.NewBudget(bytes).Keep(min(bytes/16, 256<<20)), filters, nil
+	return offheap.NewBudget(bytes).Keep(keptForClients(bytes)), filters, nil
 }
+
+// keptForClients is how much of a memory limit no rows take.
+func keptForClients(limit int64) int64 { return min(limit/16, 256<<20) }
 
 // spill returns the folder for rows of a data node on disk; nil if there is none.
 func (f *dataFlags) spill(index int) (*spill.Dir, error) {

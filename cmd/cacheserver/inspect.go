@@ -14,10 +14,12 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/delta"
 	"github.com/kubeflow/datacache/cacheserver/source/files"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/sweep"
 	"github.com/kubeflow/datacache/internal/command"
 	"github.com/kubeflow/datacache/internal/words"
 )
@@ -27,6 +29,7 @@ func inspectCommand(env command.Env) *cobra.Command {
 		table  tableFlags
 		demand assign.Demand
 		rate   string
+		memory string
 	)
 	cmd := &cobra.Command{
 		Use:   "inspect",
@@ -36,7 +39,8 @@ splits (Parquet row groups, cut where a node's share ends) in row order, and whi
 
 ROWS are the file's own, before deletes and the filter; BYTES are the selected columns, uncompressed; in memory integers take fewer where
 their values need fewer. With --ranks and --rate it also prints the memory that the cache takes at most, the cores and the connections, by
-measurements.`,
+measurements. With --memory-limit it prints how much of each data node's rows stays in memory if they are in files too (--spill-dir of data
+nodes), and how much is read from the files in an epoch of shuffled rows.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkDemand(&demand, rate); err != nil {
@@ -50,12 +54,16 @@ measurements.`,
 			if err != nil {
 				return err
 			}
-			return printPlan(cmd.OutOrStdout(), plan, demand)
+			if err := printPlan(cmd.OutOrStdout(), plan, demand); err != nil || memory == "" {
+				return err
+			}
+			return printSpill(cmd.OutOrStdout(), plan, demand.Nodes, memory)
 		},
 	}
 	table.register(cmd, env)
 	cmd.Flags().IntVar(&demand.Nodes, "nodes", 1, "data nodes to deal the splits to")
 	cmd.Flags().IntVar(&demand.Ranks, "ranks", 0, "ranks that read at the same time: print what the cache takes")
+	cmd.Flags().StringVar(&memory, "memory-limit", "", "memory of a data node with rows on disk, such as 12Gi: print how much of its rows is where")
 	cmd.Flags().StringVar(&rate, "rate", "0", "what each rank reads a second, such as 20MB/s")
 	return cmd
 }
@@ -76,6 +84,24 @@ func checkDemand(d *assign.Demand, rate string) error {
 		return fmt.Errorf("--rate: %q, want bytes a second, such as 20MB/s", rate)
 	}
 	return nil
+}
+
+// printSpill writes how much of the data nodes' rows stays in memory, and how much is read from files.
+func printSpill(w io.Writer, plan *source.Plan, nodes int, memoryText string) error {
+	limit, err := memoryLimit(memoryText, true)
+	if err != nil {
+		return err
+	}
+	memory := node.MemoryForRows(limit - keptForClients(limit))
+	splits := head.CutSplits(plan.Splits, nodes)
+	var text strings.Builder
+	fmt.Fprintf(&text, "\nNODE\tBYTES\tIN MEMORY\tREAD AN EPOCH\n")
+	for i, run := range head.DealSplits(splits, nodes) {
+		_, bytes := total(splits[run.First:run.End])
+		stay, reads := sweep.Divide(memory, bytes)
+		fmt.Fprintf(&text, "%d\t%d\t%d\t%.0f\n", i, bytes, stay, reads*float64(bytes))
+	}
+	return printTable(w, text.String())
 }
 
 // printSizing writes what a cache takes.

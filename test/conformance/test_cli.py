@@ -101,6 +101,14 @@ def test_inspect_prints_the_plan_without_loading(table: Table, caches: Caches) -
     assert "connections" not in done.stdout
 
 
+def test_inspect_prints_what_stays_in_memory(table: Table, caches: Caches) -> None:
+    command = ["inspect", "--metadata", table("plain").metadata, "--memory-limit"]
+    done = caches.run(*command, "1GiB")
+    assert re.search(r"^NODE +BYTES +IN MEMORY +READ AN EPOCH\n0 +(\d+) +\1 +0$", done.stdout, re.M), done.stdout
+    done = caches.run(*command, "64MiB")
+    assert "takes 96 MiB without rows" in done.stderr
+
+
 def test_inspect_prints_what_the_cache_takes(table: Table, caches: Caches) -> None:
     made = table("plain")
     done = caches.run("inspect", "--metadata", made.metadata, "--nodes", "3", "--ranks", "40", "--rate", "500MB/s")
