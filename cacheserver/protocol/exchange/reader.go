@@ -150,35 +150,22 @@ func checkColumn(column table) error {
 }
 
 func readBatch(batch table, body []byte) (Rows, error) {
-	compression, rows := batch.field(batchCompression, 4), batch.number(batchLength, 8)
-	node, nodes := batch.vector(batchNodes, structSize)
-	buffer, buffers := batch.vector(batchBuffers, structSize)
-	_, variadic := batch.vector(batchVariadic, 8)
+	c, err := readColumns(batch, body)
 	switch {
-	case batch.err != nil:
-		return Rows{}, batch.err
-	case compression >= 0:
-		return Rows{}, errors.New("the body is compressed; send it uncompressed")
-	case nodes != 1 || variadic != 0 || buffers != buffersOfAColumn:
-		return Rows{}, fmt.Errorf("%d nodes and %d buffers, %s", nodes, buffers, wantColumn)
+	case err != nil:
+		return Rows{}, err
+	case len(c.Nodes) != 1 || len(c.Buffers) != buffersOfAColumn:
+		return Rows{}, fmt.Errorf("%d nodes and %d buffers, %s", len(c.Nodes), len(c.Buffers), wantColumn)
+	case c.Nodes[0].Length != c.Rows:
+		return Rows{}, fmt.Errorf("a column of %d values in a batch of %d rows", c.Nodes[0].Length, c.Rows)
+	case c.Nodes[0].Nulls != 0:
+		return Rows{}, fmt.Errorf("%d nulls: nulls are no row indices", c.Nodes[0].Nulls)
 	}
-	if length := batch.int64At(node); rows < 0 || length != rows {
-		return Rows{}, fmt.Errorf("a column of %d values in a batch of %d rows", length, rows)
+	values := c.Buffers[1]
+	if c.Rows > int64(len(values)/rowWidth) {
+		return Rows{}, fmt.Errorf("values: %d bytes for %d rows", len(values), c.Rows)
 	}
-	if nulls := batch.int64At(node + 8); nulls != 0 {
-		return Rows{}, fmt.Errorf("%d nulls: nulls are no row indices", nulls)
-	}
-	if _, err := span(batch, buffer, body); err != nil {
-		return Rows{}, fmt.Errorf("validity: %w", err)
-	}
-	values, err := span(batch, buffer+structSize, body)
-	if err != nil {
-		return Rows{}, fmt.Errorf("values: %w", err)
-	}
-	if rows > int64(len(values)/rowWidth) {
-		return Rows{}, fmt.Errorf("values: %d bytes for %d rows", len(values), rows)
-	}
-	return Rows{values[:rows*rowWidth]}, nil
+	return Rows{values[:c.Rows*rowWidth]}, nil
 }
 
 // span returns the range of the body that a Buffer struct describes.
