@@ -65,6 +65,7 @@ func New(cfg Config) (*Head, error) {
 		windows: packing.New(cfg.Budget.Clients()),
 		puts: puts.Service{
 			Enabled: cfg.Puts, Cluster: h.cluster.puts, Signer: protocol.NewSigner(peer.PutKey(cfg.Secret)), Access: cfg.Access, TLS: cfg.TLS, Log: cfg.Log,
+			Tables: cfg.Tables,
 		},
 	}
 	return h, nil

@@ -105,7 +105,7 @@ func New(cfg Config) (*Node, error) {
 		Disk: n.disk, Node: cfg.Index, Budget: cfg.Budget, Signer: protocol.NewSigner(peer.PutKey(cfg.Secret)), Log: cfg.Log, Gone: n.datasets.drop,
 	})
 	n.datasets = datasets{cfg: &n.cfg, stage: n.stage, used: map[string]*dataset{}}
-	n.server = serve.New(serve.Config{Config: cfg.Config, Index: cfg.Index, Turns: cfg.Turns, SendTimeout: cfg.SendTimeout, Admit: n.admit, Put: n.stage.Receive})
+	n.server = serve.New(serve.Config{Config: cfg.Config, Index: cfg.Index, Turns: cfg.Turns, SendTimeout: cfg.SendTimeout, Admit: n.admit, Put: n.stage.Receive, Write: n.datasets.write})
 	return n, nil
 }
 

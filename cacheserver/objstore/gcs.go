@@ -152,9 +152,21 @@ const pageLimit = 16 << 20
 
 // send sends a GET with the headers that set sets. The caller closes the body.
 func (b *gcsBucket) send(ctx context.Context, address string, set func(http.Header)) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	return b.request(ctx, http.MethodGet, address, nil, set)
+}
+
+// request sends a request; data is nil or its body. The caller closes the answer's body.
+func (b *gcsBucket) request(ctx context.Context, method, address string, data *body, set func(http.Header)) (*http.Response, error) {
+	var from io.Reader
+	if data != nil {
+		from = data
+	}
+	req, err := http.NewRequestWithContext(ctx, method, address, from)
 	if err != nil {
 		return nil, fmt.Errorf("GCS request: %w", err)
+	}
+	if data != nil {
+		req.ContentLength = data.Size()
 	}
 	set(req.Header)
 	setUnlessEmpty(req.Header, "X-Goog-User-Project", b.project)

@@ -1,8 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objstore reads objects by URI from S3, GCS, Azure, Hugging Face hubs and local files: it merges ranges into requests, retries them and counts
-// them.
+// Package objstore reads and writes objects by URI in S3, GCS, Azure, Hugging Face hubs and local files: it merges ranges into requests, retries them
+// and counts them.
 package objstore
 
 import (

@@ -26,7 +26,11 @@ const (
 	PutPublish = "put.publish"
 	PutAbort   = "put.abort"
 	PutDrop    = "put.drop"
+	PutCommit  = "put.commit"
 )
+
+// PutWrite is the action of a data node by which the head has it write files.
+const PutWrite = "put.write"
 
 // MostParts is the maximum number of parts of a put.
 const MostParts = 1 << 16
@@ -114,6 +118,35 @@ type Published struct {
 type Drop struct {
 	V       int    `json:"v"`
 	Dataset string `json:"dataset"`
+}
+
+// The values of a commit's mode.
+const (
+	CommitAppend  = "append"  // the rows follow those of the table
+	CommitReplace = "replace" // the table has no other rows
+)
+
+// Commit is the body of PutCommit.
+type Commit struct {
+	V       int    `json:"v"`
+	Dataset string `json:"dataset"` // NAME or NAME@FINGERPRINT
+	Table   string `json:"table"`   // NAMESPACE.TABLE, of the cache's catalog
+	Mode    string `json:"mode"`    // "" is CommitAppend
+}
+
+// The values of Committed.State.
+const (
+	Committing = "committing" // ask again
+	CommitDone = "committed"
+)
+
+// Committed answers PutCommit.
+type Committed struct {
+	Dataset  string `json:"dataset"` // NAME@FINGERPRINT
+	Table    string `json:"table"`
+	State    string `json:"state"`
+	Snapshot int64  `json:"snapshot,omitempty"`
+	Existed  bool   `json:"existed,omitempty"` // an earlier commit had made the snapshot
 }
 
 // PutCommand is the CMD descriptor of a DoPut on a data node.

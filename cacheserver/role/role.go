@@ -20,6 +20,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/put/commit"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/internal/opshttp"
@@ -33,6 +34,7 @@ type Config struct {
 	Budget *offheap.Budget // of a data node, for rows, loading and clients; of a head, for clients
 	Store  *objstore.Store
 	Source source.Source // a data node opens the version of it that the head names
+	Tables commit.Tables // to which datasets that clients put are committed; required where clients may put some
 
 	Secret    string                   // shared by head and data nodes, to authenticate each other; if empty, any node may join
 	TLS       transport.TLS            // zero: plain text

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/access"
 	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/sink"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/internal/buildinfo"
 	"github.com/kubeflow/datacache/internal/command"
@@ -22,6 +23,7 @@ import (
 // process ends. role is the name of the command.
 func (f *serveFlags) start(ctx context.Context, env command.Env, role string, src opened) (flush func(), err error) {
 	f.Source, f.Store, f.Metrics = src.Source, src.store, ops.NewMetrics()
+	f.Tables = &sink.Tables{Store: src.store, Location: src.catalog, Budget: f.Budget}
 	if f.Log, err = f.logs.Logger(); err != nil {
 		return nil, err
 	}

@@ -33,8 +33,9 @@ const (
 // opened is the source that the flags describe, and the store of its objects.
 type opened struct {
 	source.Source
-	store *objstore.Store
-	log   func(*slog.Logger) // sets the source's log
+	store   *objstore.Store
+	catalog iceberg.Location   // of the tables to which datasets that clients put are committed
+	log     func(*slog.Logger) // sets the source's log
 }
 
 // anySource opens versions of each kind of source, which the head's pin names. It plans none.
@@ -90,7 +91,17 @@ func (f *sourceFlags) open(env command.Env) (opened, error) {
 	if err != nil {
 		return opened{}, err
 	}
-	return opened{Source: anySource{table, &files.Source{Store: table.Store}, &delta.Source{Store: table.Store}}, store: table.Store}, nil
+	return opened{Source: anySource{table, &files.Source{Store: table.Store}, &delta.Source{Store: table.Store}}, store: table.Store, catalog: f.catalog(env)}, nil
+}
+
+// catalogAlone reports whether the flags name a catalog, and no table.
+func (f *sourceFlags) catalogAlone() bool {
+	return f.location.CatalogURI != "" && f.location.Metadata == "" && f.location.Table == ""
+}
+
+// catalog is the location of the catalog, if the flags name one.
+func (f *sourceFlags) catalog(env command.Env) iceberg.Location {
+	return iceberg.Location{CatalogURI: f.location.CatalogURI, Warehouse: f.location.Warehouse, Properties: withCredentials(f.properties, env)}
 }
 
 // table returns the source of an Iceberg table, with the store for its objects. The caller sets the selection.
@@ -144,7 +155,8 @@ func absolute(uri string) (string, error) {
 // open returns the source of the table or the files, with the selection. pinned is the number of the version to plan; nil: any.
 func (f *tableFlags) open(env command.Env, pinned *int64) (opened, error) {
 	err := f.source.named()
-	if none := errors.Is(err, errNoTable) && f.puts; err != nil && !none {
+	none := f.puts && (errors.Is(err, errNoTable) || err == nil && f.source.catalogAlone())
+	if err != nil && !none {
 		return opened{}, err
 	} else if none {
 		of, err := f.source.open(env)
@@ -156,7 +168,7 @@ func (f *tableFlags) open(env command.Env, pinned *int64) (opened, error) {
 	if err != nil {
 		return opened{}, err
 	}
-	of := opened{store: table.Store, log: func(*slog.Logger) {}}
+	of := opened{store: table.Store, catalog: f.source.catalog(env), log: func(*slog.Logger) {}}
 	selected, chosen := table.Selection, scan.Selection{Columns: f.selection.columns, Filter: f.selection.filter}
 	switch {
 	case f.source.delta != "":

@@ -101,6 +101,8 @@ var bans = []ban{
 		why: "head and node communicate only by messages, and neither depends on the table format"},
 	{folder: "cacheserver/put", forbidden: []string{icebergGo, own("head"), own("node"), own("transport"), own("rows"), own("source"), own("objstore")}, except: "cacheserver/put/incoming",
 		why: "the life of puts is a pure state machine, which the head runs"},
+	{folder: "cacheserver/sink", forbidden: []string{own("head"), own("node"), own("protocol/peer"), own("transport"), own("rows")},
+		why: "it writes record batches into tables, wherever they come from and whoever asks"},
 	{folder: "cacheserver/node/stage", forbidden: []string{own("node/load"), own("node/serve"), own("node/index")},
 		why: "receiving rows does not depend on who reads them"},
 	{folder: "cacheserver/node/load", forbidden: []string{own("node/serve"), own("node/index")},

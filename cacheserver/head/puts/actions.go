@@ -26,7 +26,7 @@ type action struct {
 }
 
 // names are those of actions, in the order in which they are listed.
-var names = []string{protocol.PutBegin, protocol.PutStatus, protocol.PutPublish, protocol.PutAbort, protocol.PutDrop}
+var names = []string{protocol.PutBegin, protocol.PutStatus, protocol.PutPublish, protocol.PutAbort, protocol.PutDrop, protocol.PutCommit}
 
 var actions = map[string]action{
 	protocol.PutBegin:   {"begins to put a dataset", (*Service).beginPut},
@@ -34,6 +34,7 @@ var actions = map[string]action{
 	protocol.PutPublish: {"makes the parts of a put a dataset, at once", (*Service).publishPut},
 	protocol.PutAbort:   {"gives a put up", (*Service).abortPut},
 	protocol.PutDrop:    {"frees a dataset that was put", (*Service).dropDataset},
+	protocol.PutCommit:  {"commits a dataset to a table, as one snapshot", (*Service).commitDataset},
 }
 
 // Handles reports whether DoAction answers actions of a name.

@@ -11,10 +11,11 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/access"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/put"
+	"github.com/kubeflow/datacache/cacheserver/put/commit"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
-// Service answers the calls. All fields are required.
+// Service answers the calls. All exported fields are required.
 type Service struct {
 	Enabled bool // otherwise all calls are refused
 	Cluster Cluster
@@ -22,6 +23,9 @@ type Service struct {
 	Access  *access.Guard
 	TLS     transport.TLS // to data nodes
 	Log     *slog.Logger
+	Tables  commit.Tables // to which datasets are committed
+
+	commits commit.Jobs
 }
 
 // Cluster is what the head knows of puts and of its data nodes.

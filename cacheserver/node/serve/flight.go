@@ -63,6 +63,14 @@ func (s *service) DoPut(stream flight.FlightService_DoPutServer) error {
 	return s.server.cfg.Put(stream)
 }
 
+// DoAction answers the actions of all servers, and the head's.
+func (s *service) DoAction(action *flight.Action, stream flight.FlightService_DoActionServer) error {
+	if action.GetType() == protocol.PutWrite {
+		return s.server.cfg.Write(action.GetBody(), stream)
+	}
+	return s.Flight.DoAction(action, stream)
+}
+
 // maxTakeRows is the maximum number of row numbers in a batch of an exchange: at 8 bytes each they fit in a request of 4 MiB.
 const maxTakeRows = 500_000
 

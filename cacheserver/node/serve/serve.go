@@ -32,6 +32,8 @@ type Config struct {
 	Admit func(ctx context.Context, ticket []byte) (Lent, error)
 	// Put receives the rows that a client puts. Its errors are gRPC statuses.
 	Put func(grpc.ServerStream) error
+	// Write answers protocol.PutWrite. Its errors are gRPC statuses.
+	Write func(order []byte, stream flight.FlightService_DoActionServer) error
 }
 
 // Early has rows of a data node that still loads.

@@ -81,6 +81,9 @@ type Held struct {
 	parts []protocol.PutPart
 }
 
+// Parts are those of the node, in the order of rows.
+func (h *Held) Parts() []protocol.PutPart { return h.parts }
+
 // New returns a stage without puts.
 func New(cfg Config) *Stage {
 	return &Stage{cfg: cfg, puts: map[string]*put{}, opened: make(chan struct{}), news: make(chan struct{}, 1)}

@@ -49,6 +49,14 @@ type Unput struct {
 	ID string `json:"id"`
 }
 
+// WriteFiles is the signed body of protocol.PutWrite: the node writes its rows of a publication into files. It answers with one result for each file, in
+// the order of rows.
+type WriteFiles struct {
+	Put         string `json:"put"`
+	Fingerprint string `json:"fingerprint"`
+	Order       []byte `json:"order"` // of whoever knows the table
+}
+
 // Staged tells the head what a node has of a put: after each part, which the head answers with Known, after Publish, and for every put when the
 // node joins. The last one of those, or the only one, has All set.
 type Staged struct {

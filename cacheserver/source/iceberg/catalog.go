@@ -48,13 +48,9 @@ func fromCatalog(ctx context.Context, store *objstore.Store, src Location) (meta
 }
 
 func askCatalog(ctx context.Context, store *objstore.Store, src Location, heard *answerRecorder) (metadataFile, error) {
-	options, err := catalogOptions(src, heard)
+	c, err := connect(ctx, store, src, heard)
 	if err != nil {
 		return metadataFile{}, err
-	}
-	c, err := rest.NewCatalog(ctx, "rest", src.CatalogURI, options...)
-	if err != nil {
-		return metadataFile{}, fmt.Errorf("connect to the catalog: %w: check its URI and credentials", err)
 	}
 	defer func() { _ = c.Close() }() // nothing was written, so nothing is lost
 	t, err := c.LoadTable(ctx, src.path())
@@ -67,11 +63,41 @@ func askCatalog(ctx context.Context, store *objstore.Store, src Location, heard 
 	if t.MetadataLocation() == "" {
 		return metadataFile{}, errors.New("the catalog names no metadata file of the table")
 	}
-	reach, err := withProperties(store, heard.properties(t.MetadataLocation()))
+	reach, err := c.Store(t.MetadataLocation())
+	return metadataFile{metadata: t.MetadataLocation(), store: reach}, err
+}
+
+// Catalog is a connection to a REST catalog. The caller closes it.
+type Catalog struct {
+	*rest.Catalog
+	store *objstore.Store
+	heard *answerRecorder
+}
+
+// Connect connects to the catalog of a location.
+func Connect(ctx context.Context, store *objstore.Store, src Location) (*Catalog, error) {
+	return connect(ctx, store, src, newAnswerRecorder(src.Properties))
+}
+
+func connect(ctx context.Context, store *objstore.Store, src Location, heard *answerRecorder) (*Catalog, error) {
+	options, err := catalogOptions(src, heard)
 	if err != nil {
-		return metadataFile{}, fmt.Errorf("object store as the catalog describes it: %w", err)
+		return nil, err
 	}
-	return metadataFile{metadata: t.MetadataLocation(), store: reach}, nil
+	c, err := rest.NewCatalog(ctx, "rest", src.CatalogURI, options...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the catalog: %w: check its URI and credentials", err)
+	}
+	return &Catalog{Catalog: c, store: store, heard: heard}, nil
+}
+
+// Store returns the object store of the table that was loaded last, as the catalog configures it for an object of the table.
+func (c *Catalog) Store(object string) (*objstore.Store, error) {
+	reach, err := withProperties(c.store, c.heard.properties(object))
+	if err != nil {
+		return nil, fmt.Errorf("object store as the catalog describes it: %w", err)
+	}
+	return reach, nil
 }
 
 // catalogOptions converts catalog properties to options of iceberg-go's client.

@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from kubeflow_datacache.balancing import BalancedLoader
 from kubeflow_datacache.buckets import LengthBuckets
 from kubeflow_datacache.cache import DataCache
+from kubeflow_datacache.commits import Committed, commit
 from kubeflow_datacache.credentials import CredentialOptions
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.derive import derive
@@ -57,6 +58,7 @@ __all__ = [
     "Batch",
     "CacheFailedError",
     "ColumnError",
+    "Committed",
     "Counts",
     "CredentialOptions",
     "DataCache",
@@ -90,6 +92,7 @@ __all__ = [
     "VerifiedEpoch",
     "World",
     "__version__",
+    "commit",
     "derive",
     "mix",
     "put",

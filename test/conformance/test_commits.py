@@ -1,0 +1,337 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Datasets that are committed to tables of a REST catalog: rows, one snapshot whatever is retried, what is refused."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField
+from server import Cache, Caches
+from stores import rest_catalog
+from test_puts import SCHEMA, Writer, refused, rows
+
+PARTS, ROWS = 4, 500
+
+
+class Proxy(ThreadingHTTPServer):
+    """Passes requests on to a catalog, and does something with the next commits."""
+
+    daemon_threads = True
+
+    def __init__(self, catalog: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.catalog = catalog.removeprefix("http://")
+        self.uri = f"http://127.0.0.1:{self.server_port}"
+        self.next: list[Callable[[_Handler, bytes], None]] = []
+        self.commits = 0
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Proxy
+
+    def handle_any(self) -> None:
+        """Passes a request on."""
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.command == "POST" and b'"requirements"' in body:
+            self.server.commits += 1
+            if self.server.next:
+                self.server.next.pop(0)(self, body)
+                return
+        self.answer(*self.ask(body))
+
+    do_GET = do_POST = do_HEAD = do_DELETE = handle_any
+
+    def ask(self, body: bytes) -> tuple[int, bytes]:
+        """The catalog's answer."""
+        to = http.client.HTTPConnection(self.server.catalog, timeout=60)
+        kept = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "content-length", "accept-encoding")}
+        to.request(self.command, self.path, body or None, kept)
+        answer = to.getresponse()
+        return answer.status, answer.read()
+
+    def answer(self, code: int, body: bytes) -> None:
+        """Answers the client."""
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Logs nothing."""
+
+
+def lose(handler: _Handler, body: bytes) -> None:
+    """The catalog commits, and the client hears of an error."""
+    handler.ask(body)
+    handler.answer(503, b"")
+
+
+def drop(handler: _Handler, body: bytes) -> None:
+    """The catalog commits, and the connection breaks."""
+    handler.ask(body)
+    handler.close_connection = True
+    handler.connection.close()
+
+
+def deny(handler: _Handler, body: bytes) -> None:
+    """The catalog does not hear of it."""
+    handler.answer(500, b"")
+
+
+def late(handler: _Handler, body: bytes) -> None:
+    """The client hears of an error, and the catalog gets the request only when the client has tried again."""
+    handler.answer(504, b"")
+    handler.wfile.flush()
+    time.sleep(0.3)
+    handler.ask(body)
+
+
+@pytest.fixture(scope="module")
+def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """A catalog behind a proxy."""
+    jars = request.config.getoption("--rest-catalog")
+    if jars is None:
+        pytest.skip("no --rest-catalog given: run 'make test-conformance'")
+    with rest_catalog(jars, tmp_path_factory.mktemp("commits")) as uri:
+        between = Proxy(uri)
+        RestCatalog("tests", uri=uri).create_namespace("db")
+        yield between
+        between.shutdown()
+
+
+class Lake:
+    """A cache with a dataset, and a table for each test."""
+
+    def __init__(self, proxy: Proxy, cache: Cache, name: str) -> None:
+        self.proxy, self.cache, self.name = proxy, cache, name
+        self.table = f"db.{name}"
+        self.catalog = RestCatalog("tests", uri=f"http://{proxy.catalog}")
+        self.writer = Writer(cache)
+
+    def put(self, name: str, first: int = 0) -> str:
+        """Puts a dataset."""
+        begun = self.writer.begin(name, PARTS, mode="replace")
+        for part in reversed(range(PARTS)):
+            self.writer.send(begun, PARTS, part, rows(first + ROWS * part, first + ROWS * (part + 1)))
+        return self.writer.act("put.publish", put=begun["put"])["dataset"]
+
+    def commit(self, dataset: str, writer: Writer | None = None, **fields: Any) -> Any:
+        """Commits a dataset."""
+        while True:
+            made = (writer or self.writer).act("put.commit", dataset=dataset, **{"table": self.table, **fields})
+            if made["state"] == "committed":
+                return made
+
+    def load(self) -> Table:
+        """The table as it is now."""
+        return self.catalog.load_table(self.table)
+
+    def ids(self) -> list[int]:
+        """The ids of all rows."""
+        return sorted(self.load().scan(selected_fields=("id",)).to_arrow()["id"].to_pylist())
+
+
+@pytest.fixture
+def lake(proxy: Proxy, caches: Caches, request: pytest.FixtureRequest) -> Iterator[Lake]:
+    """A cache of two data nodes, in processes of their own, whose catalog is behind the proxy."""
+    cache = caches.start(["--puts"], mode="cluster", env={"CATALOG_URI": proxy.uri})
+    cache.wait("Ready")
+    proxy.next, proxy.commits = [], 0
+    name = "".join(c if c.isalnum() else "_" for c in request.node.name)
+    one = Lake(proxy, cache, name)
+    yield one
+    one.writer.client.close()
+    cache.stop(signal.SIGKILL)
+
+
+def test_rows_are_committed_in_order(lake: Lake, caches: Caches, proxy: Proxy) -> None:
+    dataset = lake.put("a")
+    made = lake.commit("a")
+    assert made["dataset"] == dataset
+    assert "existed" not in made
+    table = lake.load()
+    (snapshot,) = table.snapshots()
+    assert snapshot.snapshot_id == made["snapshot"]
+    assert snapshot.summary["datacache.fingerprint"] == dataset.partition("@")[2]
+    assert snapshot.summary["datacache.put"].startswith("put-")
+    want = rows(0, PARTS * ROWS)
+    assert table.scan().to_arrow().cast(SCHEMA).sort_by("id").equals(want)
+    flags = ["--catalog-uri", proxy.uri, "--schema-name", "db", "--table-name", lake.name]
+    other = caches.start(flags)
+    other.wait("Ready")
+    reader = Writer(other)
+    served = reader.client.read(reader.client.command(kind="shard", index=0, total=1))
+    assert served.cast(SCHEMA).equals(want), "the order of rows in a cache of the snapshot"
+    other.stop(signal.SIGKILL)
+
+
+def test_again_is_the_same_snapshot(lake: Lake) -> None:
+    lake.put("a")
+    made = lake.commit("a")
+    assert lake.commit("a") == {**made, "existed": True}
+    lake.put("a")  # the same rows, by another put
+    assert lake.commit("a")["snapshot"] == made["snapshot"]
+    assert len(lake.load().snapshots()) == 1
+
+
+def test_append_and_replace(lake: Lake) -> None:
+    lake.put("a")
+    lake.put("b", 10_000)
+    lake.commit("a")
+    lake.load().append(rows(50_000, 50_010))
+    lake.commit("b")
+    a, b = list(range(PARTS * ROWS)), list(range(10_000, 10_000 + PARTS * ROWS))
+    assert lake.ids() == [*a, *b, *range(50_000, 50_010)]
+    made = lake.commit("b", mode="replace")
+    assert lake.ids() == b
+    assert lake.commit("b", mode="replace") == {**made, "existed": True}
+    lake.load().append(rows(60_000, 60_010))
+    assert lake.commit("b", mode="replace")["existed"], "rows that were appended since are left"
+    lake.commit("a", mode="replace")
+    assert lake.ids() == a
+    lake.put("b", 10_000)
+    assert "existed" not in lake.commit("b", mode="replace")
+    assert lake.ids() == b
+    assert len(lake.load().snapshots()) == 7
+
+
+@pytest.mark.parametrize("fault", [lose, drop, deny, late])
+@pytest.mark.parametrize("how", ["append", "replace"])
+def test_one_snapshot_without_an_answer(lake: Lake, fault: Callable[[_Handler, bytes], None], how: str) -> None:
+    lake.put("a")
+    lake.catalog.create_table(lake.table, SCHEMA)
+    lake.proxy.next = [fault]
+    made = lake.commit("a", mode=how)
+    time.sleep(0.5)  # for a late request
+    (snapshot,) = lake.load().snapshots()
+    assert snapshot.snapshot_id == made["snapshot"]
+    assert lake.ids() == list(range(PARTS * ROWS))
+
+
+def test_others_commit_meanwhile(lake: Lake) -> None:
+    lake.put("a")
+    lake.catalog.create_table(lake.table, SCHEMA)
+
+    def before(handler: _Handler, body: bytes) -> None:
+        lake.load().append(rows(50_000, 50_001))
+        handler.answer(*handler.ask(body))
+
+    lake.proxy.next = [before, before]
+    lake.commit("a")
+    assert lake.proxy.commits == 3
+    assert lake.ids() == [*range(PARTS * ROWS), 50_000, 50_000]
+    assert len(lake.load().snapshots()) == 3
+
+
+def test_several_at_once(lake: Lake) -> None:
+    names = ["a", "b", "c"]
+    for i, name in enumerate(names):
+        lake.put(name, 10_000 * i)
+    with ThreadPoolExecutor(6) as pool:
+        made = list(pool.map(lambda name: lake.commit(name, Writer(lake.cache))["snapshot"], names * 2))
+    assert made[:3] == made[3:]
+    assert {s.snapshot_id for s in lake.load().snapshots()} == set(made)
+    assert len(set(made)) == 3
+    assert lake.ids() == [10_000 * i + row for i in range(3) for row in range(PARTS * ROWS)]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_kills(lake: Lake, seed: int) -> None:
+    rng = random.Random(seed)
+    lake.catalog.create_table(lake.table, SCHEMA)
+    want: list[int] = []
+    for number in range(6):
+        first = 10_000 * number
+        dataset = lake.put("a", first)
+        want += range(first, first + PARTS * ROWS)
+        name = rng.choice(list(lake.cache.processes))
+
+        def kill(name: str = name, after: float = rng.random() ** 2) -> None:
+            time.sleep(after)
+            lake.cache.restart(name)
+
+        lake.proxy.next = [rng.choice([lose, drop, deny, late])] * rng.randrange(2)
+        killer = threading.Thread(target=kill)
+        killer.start()
+        end = time.monotonic() + 120
+        while True:
+            try:
+                made = lake.commit(dataset, Writer(lake.cache))
+                break
+            except pa.ArrowException as error:
+                if "are lost" in str(error) or "no dataset" in str(error):  # in memory alone
+                    dataset = lake.put("a", first)
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
+        killer.join()
+        lake.cache.wait("Ready")
+        assert lake.ids() == want, f"{name} was killed"
+        assert lake.load().current_snapshot().snapshot_id == made["snapshot"]
+    assert len(lake.load().snapshots()) == len(want) // (PARTS * ROWS)
+
+
+def test_what_a_table_can_not_have_is_refused(lake: Lake) -> None:
+    lake.put("a")
+    refused("FAILED_PRECONDITION", "want namespace and name", lake.commit, "a", table="t")
+    refused("INVALID_ARGUMENT", 'want "append" or "replace"', lake.commit, "a", mode="upsert")
+    refused("NOT_FOUND", "no dataset", lake.commit, "b")
+    lake.catalog.create_table("db.other", pa.schema([("id", pa.int32()), *list(SCHEMA)[1:]]))
+    refused(
+        "FAILED_PRECONDITION", 'column "id": long in the dataset, int in the table', lake.commit, "a", table="db.other"
+    )
+    lake.catalog.create_table("db.narrow", pa.schema([("id", pa.int64())]))
+    refused(
+        "FAILED_PRECONDITION", 'column "text", of type string: the table has no', lake.commit, "a", table="db.narrow"
+    )
+    fields = [NestedField(1, "id", LongType(), required=True), NestedField(2, "more", LongType(), required=True)]
+    lake.catalog.create_table("db.wide", Schema(*fields))
+    narrow = pa.table({"id": [1]}, pa.schema([pa.field("id", pa.int64(), nullable=False)]))
+    begun = lake.writer.begin("narrow", 1, narrow.schema)
+    lake.writer.send(begun, 1, 0, narrow)
+    lake.writer.act("put.publish", put=begun["put"])
+    refused(
+        "FAILED_PRECONDITION", 'column "more", of type long: the table requires', lake.commit, "narrow", table="db.wide"
+    )
+    spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "id"))
+    lake.catalog.create_table("db.parted", Schema(fields[0]), partition_spec=spec)
+    refused("FAILED_PRECONDITION", "partitioned", lake.commit, "narrow", table="db.parted")
+
+
+def test_types_without_an_equal_are_refused(lake: Lake) -> None:
+    table = pa.table({"when": pa.array([1], pa.timestamp("ns"))})
+    begun = lake.writer.begin("times", 1, table.schema)
+    lake.writer.send(begun, 1, 0, table)
+    lake.writer.act("put.publish", put=begun["put"])
+    refused("FAILED_PRECONDITION", 'column "when": Iceberg has no type', lake.commit, "times")
+
+
+def test_without_a_catalog(caches: Caches) -> None:
+    cache = caches.start(["--puts"])
+    cache.wait("Ready")
+    writer = Writer(cache)
+    begun = writer.begin("a", 1)
+    writer.send(begun, 1, 0, rows(0, 1))
+    writer.act("put.publish", put=begun["put"])
+    refused("FAILED_PRECONDITION", "--catalog-uri", writer.act, "put.commit", dataset="a", table="db.t")
+    cache.stop(signal.SIGKILL)
