@@ -15,6 +15,8 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -134,12 +136,15 @@ func (r *noticeReconciler) noticeAbout(ctx context.Context, cache types.Namespac
 	return noticeOf(dc), nil
 }
 
-// noticeOf returns what a DataCache's status says about pods and what prevents them from running; the head itself reports everything
-// else.
+// noticeOf returns what a DataCache's status says about pods and what prevents them from running, and about the step that makes a dataset; the
+// head itself reports everything else.
 func noticeOf(dc *v1alpha1.DataCache) string {
 	c := readyCondition(&dc.Status)
 	if view.IsObstacle(c.Reason) || c.Reason == engine.ReasonStarting || c.Reason == engine.ReasonReleased {
 		return fmt.Sprintf("%s: %s", c.Reason, c.Message)
+	}
+	if c := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionDerived); c != nil && c.Status == metav1.ConditionFalse {
+		return fmt.Sprintf("the step that makes the dataset: %s: %s", c.Reason, c.Message)
 	}
 	return ""
 }

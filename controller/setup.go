@@ -41,6 +41,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/derive"
 	"github.com/kubeflow/datacache/controller/fluid"
 	"github.com/kubeflow/datacache/controller/issuer"
 	"github.com/kubeflow/datacache/controller/kube"
@@ -302,7 +303,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 }
 
 // setupCaches reconciles a DataCache when its spec or annotations, its objects or pods, or the phase or the quota of a job that uses it change. Fluid's
-// objects are watched once a cache needs them. changed are DataCaches whose TrainJobs wait for something else.
+// objects are watched once a cache needs them. Steps that put datasets have a controller of their own. changed are DataCaches whose TrainJobs wait for something else.
 func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler, changed <-chan event.GenericEvent) error {
 	spec := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	controllers := ctrl.NewControllerManagedBy(mgr).Named("datacache").
@@ -325,7 +326,7 @@ func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler, changed <-chan
 	}
 	built, err := controllers.Build(withTraces(o.Tracer, "DataCache", r))
 	r.fluid.Watches.Controller = built
-	return err
+	return errors.Join(err, (&derive.Reconciler{Applier: r.Applier, Warnings: r.arrow.warnings, Now: o.Now}).Setup(mgr))
 }
 
 // setupJobs reconciles a TrainJob when its phase, its quota, one of its Services, or a DataCache that it may use changes, or how that is trusted.

@@ -4,6 +4,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -71,7 +72,7 @@ func requestFor(key types.NamespacedName) reconcile.Request {
 }
 
 func cacheRequestOfPod(_ context.Context, pod client.Object) []reconcile.Request {
-	name := pod.GetLabels()[wellknown.LabelCache]
+	name := cmp.Or(pod.GetLabels()[wellknown.LabelCache], pod.GetLabels()[wellknown.LabelStepOf])
 	if name == "" {
 		return nil
 	}

@@ -14,6 +14,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="[has(self.metadataLocation), has(self.catalog), has(self.source)].exists_one(set, set) || (has(self.puts) && self.puts.enabled && !has(self.metadataLocation) && !has(self.catalog) && !has(self.source))",message="exactly one of metadataLocation, catalog and source must be set, or none and puts.enabled for a cache of what clients put"
 // +kubebuilder:validation:XValidation:rule="has(self.table) == (has(self.metadataLocation) || has(self.catalog))",message="table must be set, unless source is or puts.enabled alone"
 // +kubebuilder:validation:XValidation:rule="has(self.metadataLocation) || has(self.catalog) || has(self.source) || (!has(self.columns) && !has(self.filter) && !has(self.snapshot) && !has(self.trustManifests))",message="a cache of what clients put has no table to select from: leave columns, filter, snapshot and trustManifests out"
+// +kubebuilder:validation:XValidation:rule="!has(self.derive) || (has(self.puts) && self.puts.enabled)",message="derive puts a dataset: set puts.enabled"
 // +kubebuilder:validation:XValidation:rule="!has(self.puts) || !self.puts.enabled || !has(self.replicas) || self.replicas == 1",message="puts.enabled needs replicas: 1, as a dataset is in the copy that took it"
 // +kubebuilder:validation:XValidation:rule="!has(self.source) || !has(self.source.files) || (!has(self.snapshot) && !has(self.trustManifests))",message="plain files have no snapshots and no manifests: leave snapshot and trustManifests out"
 // +kubebuilder:validation:XValidation:rule="!has(self.source) || !has(self.source.delta) || ((!has(self.snapshot) || !has(self.snapshot.ref)) && !has(self.trustManifests))",message="Delta tables have no branches and no manifests: leave snapshot.ref and trustManifests out"
@@ -78,6 +79,10 @@ type ArrowCache struct {
 	// datacache://<namespace>/<name>/<dataset>. Whoever may read the cache may put, replace and drop datasets.
 	// +optional
 	Puts *Puts `json:"puts,omitempty" rows:"no"`
+
+	// derive is a step that makes a dataset of the cache's rows, such as their tokens, before the TrainJobs that read it start. It needs puts.
+	// +optional
+	Derive *Derive `json:"derive,omitempty" rows:"no"`
 
 	// dataNodes is the number of pods that share the rows of one copy; the head is one more pod.
 	// +optional

@@ -12,7 +12,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strings"
 	"time"
 
 	fluid "github.com/fluid-cloudnative/fluid/api/v1alpha1"
@@ -211,7 +210,7 @@ func (f *fluidFacts) probeTrouble() (*corev1.Pod, *podstate.Trouble) {
 	pod, failed := f.lastProbePod(), f.probeHas(batchv1.JobFailed)
 	switch {
 	case pod != nil && pod.Status.Phase == corev1.PodFailed:
-		return pod, &podstate.Trouble{Reason: reasonNotMounted, Message: fmt.Sprintf("pod %s failed: %s", pod.Name, endOf(pod))}
+		return pod, &podstate.Trouble{Reason: reasonNotMounted, Message: fmt.Sprintf("pod %s failed: %s", pod.Name, podstate.EndOf(pod))}
 	case failed != nil:
 		return pod, &podstate.Trouble{Reason: reasonNotMounted, Message: fmt.Sprintf("Job %s failed: %s", f.probe.Name, cmp.Or(failed.Message, failed.Reason))}
 	case pod == nil:
@@ -283,16 +282,6 @@ func (f *fluidFacts) lastProbePod() *corev1.Pod {
 		}
 	}
 	return last
-}
-
-// endOf is what a failed pod's container wrote at its end, on one line.
-func endOf(pod *corev1.Pod) string {
-	for i := range pod.Status.ContainerStatuses {
-		if end := pod.Status.ContainerStatuses[i].State.Terminated; end != nil {
-			return cmp.Or(strings.Join(strings.Fields(end.Message), " "), fmt.Sprintf("exit code %d (%s)", end.ExitCode, end.Reason))
-		}
-	}
-	return cmp.Or(pod.Status.Message, pod.Status.Reason)
 }
 
 // startOf is when the containers of a running pod started.

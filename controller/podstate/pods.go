@@ -77,6 +77,16 @@ func containerTrouble(pod string, c *corev1.ContainerStatus) *Trouble {
 	return &Trouble{waiting.Reason, message}
 }
 
+// EndOf is what a failed pod's container wrote at its end, on one line, and else how it ended.
+func EndOf(pod *corev1.Pod) string {
+	for i := range pod.Status.ContainerStatuses {
+		if end := pod.Status.ContainerStatuses[i].State.Terminated; end != nil {
+			return cmp.Or(strings.Join(strings.Fields(end.Message), " "), fmt.Sprintf("exit code %d (%s)", end.ExitCode, end.Reason))
+		}
+	}
+	return cmp.Or(pod.Status.Message, pod.Status.Reason)
+}
+
 // Word returns the text if it can be a condition's reason, else "".
 func Word(text string) string {
 	for i, r := range text {

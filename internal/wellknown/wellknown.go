@@ -29,6 +29,8 @@ const (
 	LabelRole = Group + "/role"
 	RoleHead  = "head"
 	RoleNode  = "node"
+	// LabelStepOf on the pods of spec.arrow.derive: the name of the DataCache. They don't have LabelCache, as they serve no rows.
+	LabelStepOf = Group + "/step-of"
 	// LabelPlacement on a cache's pods, and AnnotationPlacement on its TrainJob: a unique text by which training pods find their
 	// cache's zone if the TrainJob had no name yet when it was admitted.
 	LabelPlacement      = Group + "/placement"

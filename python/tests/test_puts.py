@@ -239,6 +239,28 @@ def test_of_two_at_once_one_works(cache: DataCache) -> None:
             assert len(derived) == ROWS
 
 
+def test_processes_share_the_work(cache: DataCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(cache, "text", table(), parts=3, progress=False)
+    with named(cache, "text") as rows, ThreadPoolExecutor(3) as pool:
+        workers = [Tokens() for _ in range(3)]
+        running = [
+            pool.submit(derive, rows, fn, "tok", columns=["id"], parts=10, recipe="t", share=(i, 3))
+            for i, fn in enumerate(workers)
+        ]
+        made = [each.result() for each in running]
+        assert len({one.fingerprint for one in made}) == 1
+        assert sorted(fn.rows for fn in workers) == [3_008, 3_008, 4_008], (
+            "every third part, and eight rows for the schema"
+        )
+        monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
+        monkeypatch.setenv("DATACACHE_WORKERS", "2")
+        alone = Tokens()
+        derive(rows, alone, "tok", columns=["id"], parts=4, recipe="t", patience=0.1)
+        assert alone.rows == ROWS + 8, "the other one is gone, and its parts are made too"
+        with named(cache, "tok") as derived:
+            assert derived.head(ROWS)["id"].to_pylist() == list(range(ROWS))
+
+
 LENGTH = 3
 
 

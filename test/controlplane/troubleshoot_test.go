@@ -67,6 +67,8 @@ var waits = map[string]string{
 	"NodeNotReady":    "test/controlplane/machines_test.go TestMachineOfDataNodesIsLost",
 	"PodsStarting":    "test/controlplane/troubleshoot_test.go TestWhyItWaits",
 	"Planning":        "test/controlplane/troubleshoot_test.go TestWhyItWaits",
+	"Deriving":        "controller/derive/derive_test.go TestCondition",
+	"DeriveFailed":    "test/e2e/derive_test.go TestDeriveOnceForASweep",
 	"Loading":         "test/controlplane/troubleshoot_test.go TestWhyItWaits",
 	"HeadUnreachable": "test/controlplane/job_test.go TestFailureIsHeardLate",
 	"NameTaken":       "test/controlplane/job_test.go TestForeignObjectsStay",
@@ -86,6 +88,7 @@ var hangs = map[string]string{
 	"`this cache takes known readers over TLS`":                                     "python/tests/test_readers.py test_plain_text_is_told_at_once",
 	"the training container is `OOMKilled`":                                         "test/controlplane/troubleshoot_test.go TestWhyTrainingFailed",
 	"`UnreachableError` for a host `<job>-cache-service-` and 8 hexadecimal digits": "python/tests/test_errors.py test_from_env_by_name",
+	"`keep: \"disk\", and data node ... has no folder for it`":                      "test/conformance/test_puts.py test_no_disk",
 	"`UnreachableError` after 300 s":                                                "python/tests/test_errors.py test_a_server_that_is_gone_for_good",
 }
 

@@ -12,7 +12,6 @@ import os
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,6 +39,7 @@ def derive(
     parameters: Mapping[str, Any] | None = None,
     files: Sequence[str | os.PathLike[str]] = (),
     recipe: str | None = None,
+    share: tuple[int, int] | None = None,
     patience: float = 30.0,
 ) -> Published:
     """The dataset `name` of what `fn` makes of the rows that `cache` reads, put into the same cache.
@@ -50,6 +50,9 @@ def derive(
     If the dataset is there already, made by the same recipe from the same rows, it is returned at once, with `existed`,
     and fn is not called. If another process is making it, this one waits, and goes on with the missing parts when no
     part has come for `patience` seconds, as after a crash: finished parts are not made again.
+
+    share: (i, n) in process i of n that make the dataset together: each makes every n-th part, and then waits for the
+    others, as above. By default it is what the pods of a DataCache's spec.arrow.derive are told.
 
     recipe: what identifies fn. By default, its source text, the values and functions that it uses from around it,
     `parameters` (as JSON) and the content of `files`, such as a tokenizer's. An object that it uses, as `tokenizer`,
@@ -69,23 +72,27 @@ def derive(
     started = Put.begin(cache, name, probe.schema, parts=parts, mode="replace", recipe=made_by, source=source)
     if started.exists is not None:
         return Published(name=name, fingerprint=started.exists, rows=None, existed=True)
-    if started.joined and (published := _wait(started, name, check_seconds("patience", patience))) is not None:
-        return published
-    there = {part["part"] for part in started.status()["parts"]}
-    missing = [part for part in range(parts) if part not in there]
-    with ThreadPoolExecutor(check_int("workers", workers, 1)) as pool:
-        running = [
-            pool.submit(started.send, part, lambda part=part: _shard(cache, fn, columns, part, parts))
-            for part in missing
-        ]
-        try:
-            for each in running:
-                each.result()
-        except BaseException:
-            for each in running:
-                each.cancel()
-            raise
+    index, of = _share_of_pod() if share is None else share
+    first = range(index, parts, of) if of > 1 or not started.joined else range(0)
+
+    def make(wanted: Sequence[int]) -> None:
+        there = {part["part"] for part in started.status()["parts"]}
+        started.send_parts(
+            {part: lambda part=part: _shard(cache, fn, columns, part, parts) for part in wanted if part not in there},
+            workers=workers,
+        )
+
+    make(first)
+    if len(first) < parts:
+        if (published := _wait(started, name, check_seconds("patience", patience))) is not None:
+            return published
+        make(range(parts))
     return started.publish()
+
+
+def _share_of_pod() -> tuple[int, int]:
+    """The number of this pod of a DataCache's spec.arrow.derive, and how many they are; (0, 1) elsewhere."""
+    return int(os.environ.get("JOB_COMPLETION_INDEX", "0")), int(os.environ.get("DATACACHE_WORKERS", "1"))
 
 
 def recipe_of(
@@ -150,7 +157,7 @@ def _installed(fn: Callable[..., Any]) -> bool:
 
 
 def _wait(started: Put, name: str, patience: float) -> Published | None:
-    """Waits for another process to publish; None if no part has come for so long."""
+    """Waits for another process to publish; None if all parts are there, or no part has come for so long."""
     seen, since = -1, time.monotonic()
     while True:
         status = started.status()
@@ -158,7 +165,7 @@ def _wait(started: Put, name: str, patience: float) -> Published | None:
             return Published(name=name, fingerprint=reference.partition("@")[2], rows=None, existed=True)
         if (parts := len(status["parts"])) != seen:
             seen, since = parts, time.monotonic()
-        if time.monotonic() - since > patience:
+        if parts == started.parts or time.monotonic() - since > patience:
             return None
         time.sleep(min(_LOOK_SECONDS, patience))
 

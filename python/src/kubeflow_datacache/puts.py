@@ -173,6 +173,12 @@ class Put:
         self, parts: Mapping[int, Callable[[], Batches]], *, workers: int = 4, progress: bool = True
     ) -> Published:
         """Sends parts, so many at a time, and publishes them."""
+        return self.publish(self.send_parts(parts, workers=workers, progress=progress))
+
+    def send_parts(
+        self, parts: Mapping[int, Callable[[], Batches]], *, workers: int = 4, progress: bool = False
+    ) -> list[str]:
+        """Sends parts, so many at a time, and returns their receipts."""
         receipts: list[str] = []
         count = check_int("workers", workers, 1)
         with (
@@ -188,7 +194,7 @@ class Put:
                 for each in running:
                     each.cancel()
                 raise
-        return self.publish(receipts)
+        return receipts
 
     def publish(self, receipts: Sequence[str] | None = None) -> Published:
         """Publishes the parts of the receipts, all at once; None: the last good attempt of every part that was sent.
