@@ -274,20 +274,13 @@ func (l *load) fetchAndDecode(ctx context.Context, index int, a *admission) erro
 func (l *load) decode(ctx context.Context, j job, a *admission) (err error) {
 	split := l.splits[j.index]
 	defer j.fetched.Close()
-	builder := rows.NewBuilder(l.layout, l.arena, rows.TargetBytes)
-	out, err := l.output(j.index)
+	builder, err := l.builder(j.index)
 	if err != nil {
 		return fmt.Errorf("%s: %w", split, err)
 	}
-	if out != nil {
-		builder.Each(out.add)
-	}
 	defer func() {
 		if err != nil {
-			builder.Discard()
-			if out != nil {
-				out.discard()
-			}
+			builder.discard()
 		}
 	}()
 	defer func() {
@@ -310,20 +303,15 @@ func (l *load) decode(ctx context.Context, j job, a *admission) (err error) {
 		if err != nil {
 			return l.explain(split, err)
 		}
-		if out == nil {
+		if builder.out == nil {
 			a.built(builder.Reserved(), estimate)
 		}
 	}
 	start := time.Now()
-	sealed, err := builder.Finish()
+	sealed, err := builder.finish()
 	copying += time.Since(start)
 	if err != nil {
 		return l.explain(split, err)
-	}
-	if out != nil {
-		if err := out.finish(sealed); err != nil {
-			return fmt.Errorf("%s: %w", split, err)
-		}
 	}
 	l.Metrics.LoadSeconds.WithLabelValues(ops.StageDecode).Add((time.Since(begin) - copying).Seconds())
 	l.Metrics.LoadSeconds.WithLabelValues(ops.StageCopy).Add(copying.Seconds())

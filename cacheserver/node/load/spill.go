@@ -90,6 +90,36 @@ type output interface {
 // passing reports whether chunks leave the memory as they are decoded.
 func (l *load) passing() bool { return l.Spill != nil || l.again != nil }
 
+// builder builds the chunks of a split, which go to out, or stay in memory if that is nil.
+type builder struct {
+	*rows.Builder
+	out output
+}
+
+func (l *load) builder(index int) (*builder, error) {
+	out, err := l.output(index)
+	b := &builder{rows.NewBuilder(l.layout, l.arena, rows.TargetBytes), out}
+	if out != nil {
+		b.Each(out.add)
+	}
+	return b, err
+}
+
+func (b *builder) finish() (rows.Sealed, error) {
+	sealed, err := b.Finish()
+	if err == nil && b.out != nil {
+		err = b.out.finish(sealed)
+	}
+	return sealed, err
+}
+
+func (b *builder) discard() {
+	b.Discard()
+	if b.out != nil {
+		b.out.discard()
+	}
+}
+
 // output returns where the chunks of a split go; nil if they stay in memory.
 func (l *load) output(index int) (output, error) {
 	if l.Spill == nil {
