@@ -202,7 +202,9 @@ func scale(a, b, c int64) int64 {
 // info encodes the response. Tickets are valid for ttl from now.
 func (a *answer) info(d *flight.FlightDescriptor, seal protocol.Sealer, scheme string, now time.Time, ttl time.Duration) (*flight.FlightInfo, error) {
 	about := protocol.InfoMetadata{V: protocol.Version, Dataset: a.view.plan.dataset, Rows: a.view.rows, Loaded: a.view.loaded}
-	about.Narrow = a.narrow != "" && a.request.Kind == protocol.Take
+	if a.request.Kind == protocol.Take {
+		about.Narrow, about.Swept = a.narrow != "", a.view.swept
+	}
 	if s := a.view.selection; s != nil {
 		about.Dataset.Fingerprint, about.Filtered, about.Selection = s.fingerprint, &a.view.filtered, &s.Selection
 	}

@@ -67,6 +67,7 @@ type load struct {
 	bytes       int64
 	columnBytes []int64
 	fits        []byte // of the columns' integers, as rows.Rows.Fits
+	swept       bool   // not all of its rows stay in memory
 	done        []bool // splits of its part reported over the node's session
 	count       int    // of them
 	trouble     string // why it makes no progress
@@ -150,7 +151,7 @@ func (d *dataset) loaded(node int, message peer.Loaded, now time.Time) (conflict
 	}
 	d.served = nil
 	l.loaded, l.rows, l.bytes, l.trouble = true, message.Rows, message.Bytes, ""
-	l.columnBytes, l.fits = message.ColumnBytes, message.Fits
+	l.columnBytes, l.fits, l.swept = message.ColumnBytes, message.Fits, message.Swept
 	d.progressed = now
 	return "", nil
 }

@@ -24,6 +24,7 @@ type view struct {
 	nodes     []server
 	loaded    *float64 // share of the splits that are loaded; nil: all
 	narrow    string   // the shortest types of the columns' integers, see rows.Codes; empty while rows are loaded
+	swept     bool     // not all rows stay in memory
 }
 
 // server is a data node that serves its rows.
@@ -109,6 +110,7 @@ func (c *state) serve() (*view, error) {
 	fits := make([][]byte, len(c.data.nodes))
 	for i := range fits {
 		fits[i] = c.data.nodes[i].fits
+		v.swept = v.swept || c.data.nodes[i].swept
 	}
 	v.narrow = rows.Codes(v.plan.Schema, fits...)
 	return v, nil

@@ -348,5 +348,7 @@ func (r *reporter) conclude(n *Node) error {
 	}
 	rows := r.of.loaded()
 	n.cfg.Log.Info("loaded", "rows", rows.Len(), "bytes", rows.Bytes(), "splits", r.of.spec.Splits)
-	return r.stream.Send(peer.ToHead{Loaded: &peer.Loaded{Plan: plan, Rows: rows.Len(), Bytes: rows.Bytes(), ColumnBytes: rows.ColumnBytes(), Fits: rows.Fits()}})
+	return r.stream.Send(peer.ToHead{Loaded: &peer.Loaded{
+		Plan: plan, Rows: rows.Len(), Bytes: rows.Bytes(), ColumnBytes: rows.ColumnBytes(), Fits: rows.Fits(), Swept: r.of.sweep != nil,
+	}})
 }

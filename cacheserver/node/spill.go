@@ -44,6 +44,7 @@ func (a *assignment) startServing(ctx context.Context, n *Node) int64 {
 	}
 	most := a.shareMemory(n)
 	a.pinned.Go(func() {
+		n.cfg.Decoding.Idle(ctx) // what stays is lost to other nodes of the process that still load
 		if err := a.rows.Chunks().Pin(ctx, most); err != nil && ctx.Err() == nil {
 			n.cfg.Log.Warn("chunks that should stay in memory can't be read", "reason", err)
 		}

@@ -32,6 +32,8 @@ type InfoMetadata struct {
 
 	// Narrow, in the answer to a Take, offers messages with shorter integers: requests with "narrow" get them.
 	Narrow bool `json:"narrow,omitempty"`
+	// Swept, likewise, says that not all rows stay in memory: rows by number cost much more than an epoch.
+	Swept bool `json:"swept,omitempty"`
 
 	Filtered  *int64     `json:"filtered_rows,omitempty"` // the number of filtered rows; nil if the request has no selection
 	Selection *Selection `json:"selection,omitempty"`     // of the request; nil if it has none

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from chance import Chance
 from lake import Lake, Made
@@ -224,3 +225,29 @@ def test_many_data_nodes_are_read_by_row_numbers_and_the_head_is_asked_once(
     whole = cache.loader(global_batch_size=100, world=World(0, 1))
     assert sum(batch.num_rows for batch in whole) == 2_000
     assert asked["epoch"] == 1, "of rows of 2 KB, nine streams cost less"
+
+
+def test_rows_that_are_swept_are_not_read_by_number(
+    server: Path, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of rows larger than the memory: by number they are read more often from the disk."""
+    table, rows = tmp_path / "table", 80_000
+    table.mkdir()
+    noise = np.random.default_rng(1).bytes(rows * 1000)
+    text = pa.array([noise[at : at + 1000] for at in range(0, len(noise), 1000)])
+    pq.write_table(pa.table({"id": np.arange(rows), "text": text}), table / "0.parquet", row_group_size=2_000)
+    env = {"SPILL_DIR": str(tmp_path / "spill"), "MEMORY_LIMIT": "150Mi"}
+    caches = Caches(server, tmp_path / "logs")
+    try:
+        cache = caches.start(["--files", str(table)], nodes=NODES, env=env)
+        cache.wait("Ready")
+        client, asked = connect(cache.endpoint), list[str]()
+        ask = client.get_flight_info
+        monkeypatch.setattr(
+            client, "get_flight_info", lambda what, *more: asked.append(what["kind"]) or ask(what, *more)
+        )
+        loader = client.loader(global_batch_size=1_000, columns=["id"], seed=5, world=World(0, 1))
+        assert sorted(id for batch in loader for id in batch.numpy()["id"].tolist()) == list(range(rows))
+        assert "epoch" in asked
+    finally:
+        caches.close()

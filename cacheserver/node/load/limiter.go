@@ -74,8 +74,28 @@ func (w *Limiter) load() (done func()) {
 		if w.loads--; w.loads == 0 {
 			w.most = math.MaxInt
 			w.buffers.Close()
+			w.changed.Broadcast()
 		}
 	}
+}
+
+// Idle waits until no load is in progress, or ctx ends.
+func (w *Limiter) Idle(ctx context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer w.broadcastAtEnd(ctx)()
+	for w.loads > 0 && ctx.Err() == nil {
+		w.changed.Wait()
+	}
+}
+
+// broadcastAtEnd wakes those that wait for changed when ctx ends, until stop is called.
+func (w *Limiter) broadcastAtEnd(ctx context.Context) (stop func() bool) {
+	return context.AfterFunc(ctx, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.changed.Broadcast()
+	})
 }
 
 // begin waits until n bytes may be used; done returns them. Requests are served in order, so none starves.
@@ -120,11 +140,7 @@ type admission struct {
 func (w *Limiter) admit(ctx context.Context, budget *offheap.Budget, estimate func() need) (*admission, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	defer context.AfterFunc(ctx, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.changed.Broadcast()
-	})()
+	defer w.broadcastAtEnd(ctx)()
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, err

@@ -188,7 +188,7 @@ const (
 	mostWindow  = 4 << 20
 )
 
-// room is the memory for rows and loading that this node can have for itself.
+// room is the memory for rows and loading that this node has for itself.
 func (l *load) room() int64 { return (l.Budget.Limit() - l.Budget.Kept()) / int64(max(1, l.Sharers)) }
 
 // inWindows reports whether all columns are decoded page by page: a column of structs, maps or lists of lists needs its whole column chunk.
@@ -220,19 +220,15 @@ func (l *load) checkRoom() error {
 			most, of = n.working(), i
 		}
 	}
-	if b := l.Budget; most > l.room() {
-		return fmt.Errorf("%s: %w", l.splits[of], l.noRoomForOne(&offheap.ExhaustedError{Need: most, Used: b.Used(), Limit: b.Limit(), Kept: b.Kept()}))
+	if b := l.Budget; most > b.Limit()-b.Kept() {
+		return fmt.Errorf("%s: %w", l.splits[of], noRoomForOne(&offheap.ExhaustedError{Need: most, Used: b.Used(), Limit: b.Limit(), Kept: b.Kept()}))
 	}
 	return nil
 }
 
 // noRoomForOne explains an error of reserving the memory for loading one split.
-func (l *load) noRoomForOne(err error) error {
-	what, advice := "to load even one row group at a time", "cache fewer columns, or write the table with smaller pages and row groups"
-	if l.Sharers > 1 {
-		what += fmt.Sprintf(" (the limit is shared by %d data nodes)", l.Sharers)
-	}
-	return noRoom(err, what, advice)
+func noRoomForOne(err error) error {
+	return noRoom(err, "to load even one row group at a time", "cache fewer columns, or write the table with smaller pages and row groups")
 }
 
 // loadSplit loads a split into memory, as often as it must make room for others.
@@ -240,7 +236,7 @@ func (l *load) loadSplit(ctx context.Context, index int) error {
 	for {
 		admission, err := l.Limiter.admit(ctx, l.Budget, func() need { return l.need(index) })
 		if err != nil {
-			return fmt.Errorf("%s: %w", l.splits[index], l.noRoomForOne(err))
+			return fmt.Errorf("%s: %w", l.splits[index], noRoomForOne(err))
 		}
 		err = l.fetchAndDecode(ctx, index, admission)
 		var full *offheap.ExhaustedError

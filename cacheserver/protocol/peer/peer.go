@@ -175,8 +175,9 @@ type Loaded struct {
 	Plan        string  `json:"plan"`
 	Rows        int64   `json:"rows"`
 	Bytes       int64   `json:"bytes"`
-	ColumnBytes []int64 `json:"column_bytes"` // Arrow body bytes by column of the served schema
-	Fits        []byte  `json:"fits"`         // in how few bytes its integers fit, likewise: rows.Rows.Fits
+	ColumnBytes []int64 `json:"column_bytes"`    // Arrow body bytes by column of the served schema
+	Fits        []byte  `json:"fits"`            // in how few bytes its integers fit, likewise: rows.Rows.Fits
+	Swept       bool    `json:"swept,omitempty"` // not all of them stay in memory
 }
 
 // Failed says that the node cannot load its part for a reason that a retry does not fix; the cache then fails.

@@ -29,7 +29,10 @@ class Endpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class FlightInfo:
-    """A parsed FlightInfo. placement: the data node of each row. narrow: whether the cache offers shorter integers."""
+    """A parsed FlightInfo. placement: the data node of each row. narrow: whether the cache offers shorter integers.
+
+    swept: whether not all rows stay in the memory of the data nodes.
+    """
 
     dataset: Dataset
     schema: pa.Schema
@@ -38,6 +41,7 @@ class FlightInfo:
     records: int
     nbytes: int
     narrow: bool = False
+    swept: bool = False
 
     @classmethod
     def parse(cls, info: fl.FlightInfo) -> Self:
@@ -58,6 +62,7 @@ class FlightInfo:
             records=info.total_records,
             nbytes=info.total_bytes,
             narrow=metadata.get("narrow", False),
+            swept=metadata.get("swept", False),
         )
 
     @property

@@ -498,7 +498,10 @@ class Loader:
             return False
         if not takes(nodes, 1.0):
             return False
-        row_bytes = max(source.info(stop).row_bytes for source in self._sources)
+        infos = [source.info(stop) for source in self._sources]
+        if any(info.swept for info in infos):  # rows by number read a chunk each
+            return False
+        row_bytes = max(info.row_bytes for info in infos)
         return takes(nodes, row_bytes, order.clump if order.shuffle and not order.window else 1)
 
     def _request(self, share: Share) -> dict[str, Any]:
