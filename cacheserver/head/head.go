@@ -123,7 +123,10 @@ func (h *Head) planOnce(ctx context.Context) error {
 
 // makePlan plans the table for a number of data nodes: its current version or, unless pin is nil, that of pin.
 func (h *Head) makePlan(ctx context.Context, pin json.RawMessage, nodes int) (*tablePlan, error) {
-	by := &source.Planning{Progress: func(done, total int) { h.cluster.planning(done, total, time.Now()) }}
+	by := &source.Planning{
+		Progress: func(done, total int) { h.cluster.planning(done, total, time.Now()) },
+		Cut:      func(splits []source.Split) []source.Split { return CutSplits(splits, nodes) },
+	}
 	if !h.cfg.OneProcess {
 		by.Others = h.others
 	}
@@ -135,7 +138,6 @@ func (h *Head) makePlan(ctx context.Context, pin json.RawMessage, nodes int) (*t
 	if err := h.cfg.checkPlan(nodes, len(p.Splits)); err != nil {
 		return nil, err
 	}
-	p.Splits = CutSplits(p.Splits, nodes)
 	return newPlan(p, nodes)
 }
 

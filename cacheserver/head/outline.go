@@ -69,7 +69,7 @@ func decodeOutline(data []byte, plan string) (*outline, error) {
 
 // splitState is what a head knows of a split: how many rows it must have, and those that a node has loaded.
 type splitState struct {
-	exact  int64 // the rows that must be loaded; -1 if deletes or a filter apply
+	exact  int64 // the rows that must be loaded; -1 if planning could not count them
 	rows   int64 // that were loaded
 	hash   [digestSize]byte
 	loaded bool // rows and hash are known
@@ -143,12 +143,10 @@ func (p *tablePlan) setPart(i int, encoded, loaded []byte) error {
 // describe sets what is known of the splits of part i before they are loaded.
 func (p *tablePlan) describe(i int, splits []source.Split) {
 	for j, s := range splits {
-		state := splitState{exact: s.Rows}
-		if !s.Exact {
-			state.exact = -1
+		if s.Kept() < 0 {
 			p.uncounted++
 		}
-		p.splits[p.runs[i].First+j] = state
+		p.splits[p.runs[i].First+j] = splitState{exact: s.Kept()}
 		p.sizes[i] += s.Bytes
 	}
 }

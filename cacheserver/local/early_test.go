@@ -5,6 +5,7 @@ package local
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
@@ -83,8 +85,15 @@ func (g *gated) passed() (splits []int64) {
 // beginGated starts a cache of 60 splits, of which nothing is loaded yet.
 func beginGated(t *testing.T, nodes int) (*running, *Cache, *gated) {
 	t.Helper()
+	return beginGatedAt(t, icetest.Local(t).Plain("plain", 2, 3, 1000, gatedRows).Metadata(), nodes, func(*Config) {})
+}
+
+// beginGatedAt is beginGated for another table and configuration.
+func beginGatedAt(t *testing.T, metadata string, nodes int, change func(*Config)) (*running, *Cache, *gated) {
+	t.Helper()
 	g := &gated{pass: make(chan error)}
-	r, cache := begin(t, icetest.Local(t).Plain("plain", 2, 3, 1000, gatedRows).Metadata(), nodes, func(cfg *Config) {
+	r, cache := begin(t, metadata, nodes, func(cfg *Config) {
+		change(cfg)
 		g.Source = cfg.Source
 		cfg.Source = g
 	})
@@ -169,6 +178,75 @@ func TestEarlyStreams(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestEarlyRowsOfCountedPlans reads tables with deletes and filters while they load, if planning can count their rows: the same rows as when they
+// are loaded. Plans that it can't count are not answered.
+func TestEarlyRowsOfCountedPlans(t *testing.T) {
+	w := icetest.Local(t)
+	tests := map[string]struct {
+		table   *icetest.Table
+		filter  string
+		counted bool
+		rows    int64
+	}{
+		"deleted positions": {w.Deleted("positions", 2), "", true, 261},
+		"deletion vectors":  {w.Deleted("vectors", 3), "id < 1000", true, 261},
+		"a proven filter":   {w.Plain("proven", 2, 3, 100, 25), "id >= 100", true, 200},
+		"deleted values":    {w.EqualDeleted("values", 2), "", false, 0},
+		"a filter":          {w.Deleted("filtered", 2), "category = 'a'", false, 0},
+	}
+	const command = `"kind":"epoch","seed":7,"epoch":1,"shuffle":true,"global_batch":10,"tail":"keep","rank":0,"world":1}`
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			r, cache, g := beginGatedAt(t, tt.table.Metadata(), 2, func(cfg *Config) { cfg.Source.(*iceberg.Source).Selection.Filter = tt.filter })
+			if !tt.counted {
+				for cache.Head().Report().Splits.Total == 0 {
+					time.Sleep(5 * time.Millisecond)
+				}
+				_, err := r.head.GetFlightInfo(t.Context(), &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(`{"v":1,"early":true,` + command)})
+				if status.Code(err) != codes.Unavailable || cache.Head().Report().Counted {
+					t.Errorf("%v, want UNAVAILABLE as the plan is not counted", err)
+				}
+				return
+			}
+			info := r.early(t, `{"v":1,"early":true,`+command)
+			got := r.readAll(t, info)
+			close(g.pass)
+			got.wait(t)
+			ready := r.early(t, `{"v":1,`+command)
+			if rows := ready.TotalRecords; info.TotalRecords != rows || rows != tt.rows {
+				t.Errorf("%d rows early, and %d when loaded, want %d", info.TotalRecords, rows, tt.rows)
+			}
+			for i, e := range ready.Endpoint {
+				if want := r.ids(e); !slices.Equal(got.rows[i], want) {
+					t.Errorf("node %d sent %v early, and %v when loaded", i, got.rows[i], want)
+				}
+			}
+		})
+	}
+}
+
+// miscounting is a source that counts too many deleted rows.
+type miscounting struct{ source.Source }
+
+func (m miscounting) Plan(ctx context.Context, pin json.RawMessage, by *source.Planning) (*source.Plan, error) {
+	p, err := m.Source.Plan(ctx, pin, by)
+	if err == nil {
+		p.Splits[3].Deleted++
+	}
+	return p, err
+}
+
+// TestMiscountedRows checks that a load fails, before rows are sent, if a split has other rows than planning has counted.
+func TestMiscountedRows(t *testing.T) {
+	_, cache := begin(t, icetest.Local(t).Deleted("t", 2).Metadata(), 1, func(cfg *Config) { cfg.Source = miscounting{cfg.Source} })
+	for cache.Head().Report().State != protocol.StateFailed {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if reason := cache.Head().Report().Reason; !strings.Contains(reason, "rows are left of it, planned were") {
+		t.Errorf("failed with %q", reason)
 	}
 }
 

@@ -271,6 +271,40 @@ func TestMightMatch(t *testing.T) {
 	}
 }
 
+// TestAlwaysMatches checks that no filter is said to be true for all rows that is not, and that a single value without nulls decides it.
+func TestAlwaysMatches(t *testing.T) {
+	rng := newRand(t)
+	proven := 0
+	for range 5000 {
+		rows := randomRows(rng, 1+rng.IntN(3))
+		c := randomCondition(rng, 2)
+		filter, all := compile(t, c.filter), !slices.ContainsFunc(rows, func(r row) bool { return c.says(r) != isTrue })
+		if filter.AlwaysMatches(boundsOf(rows)) {
+			if proven++; !all {
+				t.Fatalf("%v is said to be true for all rows of %v", c.filter, rows)
+			}
+		}
+		if filter.AlwaysMatches(func(column.Field) Bounds { return Bounds{} }) && filter.Terms() > 0 {
+			t.Fatalf("%v is said to be true for all rows where nothing is known", c.filter)
+		}
+	}
+	if proven < 200 {
+		t.Errorf("%d of 5000 filters are proven, want hundreds", proven)
+	}
+	for _, c := range columns {
+		for cell := range c.values {
+			for literal := range c.values {
+				for _, o := range operations {
+					filter := is(c.name, o.op, c.values[literal])
+					if got := compile(t, filter).AlwaysMatches(func(column.Field) Bounds { return Single(c.values[cell]) }); got != o.is(cell, literal) {
+						t.Errorf("%v is true where all are %s: %t", filter, c.values[cell], got)
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestMightMatchExactly checks that for a column with a single value the bounds decide a comparison with it exactly.
 func TestMightMatchExactly(t *testing.T) {
 	for at, c := range columns {

@@ -18,6 +18,7 @@ const (
 	exact    = 1 << iota // Exact
 	hasRowID             // FirstRowID is not nil
 	sameFile             // File, FileSize and Version are those of the split before
+	deleted              // Deleted is not 0
 )
 
 // EncodeSplits encodes splits compactly: a table of folders, and for each split its file's name and version as text and its numbers as
@@ -40,6 +41,9 @@ func EncodeSplits(splits []Split) []byte {
 		if s.FirstRowID != nil {
 			flags |= hasRowID
 		}
+		if s.Deleted != 0 {
+			flags |= deleted
+		}
 		same := i > 0 && s.File == splits[i-1].File && s.FileSize == splits[i-1].FileSize && s.Version == splits[i-1].Version
 		if same {
 			flags |= sameFile
@@ -53,6 +57,9 @@ func EncodeSplits(splits []Split) []byte {
 		}
 		if s.FirstRowID != nil {
 			out = binary.AppendVarint(out, *s.FirstRowID)
+		}
+		if s.Deleted != 0 {
+			out = binary.AppendVarint(out, s.Deleted)
 		}
 		for _, n := range []int64{s.Sequence, int64(s.RowGroup), s.Start, s.Length, s.First, s.Rows, s.Bytes} {
 			out = binary.AppendVarint(out, n)
@@ -129,6 +136,9 @@ func (d *decoder) split(folders []string, before []Split) (s Split) {
 	s.Exact = flags&exact != 0
 	if flags&hasRowID != 0 {
 		s.FirstRowID = new(d.varint())
+	}
+	if flags&deleted != 0 {
+		s.Deleted = d.varint()
 	}
 	s.Sequence, s.RowGroup, s.Start, s.Length = d.varint(), int(d.varint()), d.varint(), d.varint()
 	s.First, s.Rows, s.Bytes = d.varint(), d.varint(), d.varint()

@@ -22,7 +22,7 @@ func randomSplits(r *rand.Rand, n int) []Split {
 	for i := range splits {
 		s := Split{
 			File: fmt.Sprintf("%sf%d.parquet", []string{"", "s3://b/day=1/", "s3://b/day=2/"}[r.IntN(3)], r.IntN(3)), Version: []string{"", "etag"}[r.IntN(2)],
-			FileSize: number(), Sequence: number(), RowGroup: r.IntN(1000), Start: number(), Length: number(), First: number(), Rows: number(), Bytes: number(), Exact: r.IntN(2) == 0,
+			FileSize: number(), Sequence: number(), RowGroup: r.IntN(1000), Start: number(), Length: number(), First: number(), Rows: number(), Bytes: number(), Exact: r.IntN(2) == 0, Deleted: number() * r.Int64N(2),
 		}
 		if r.IntN(3) == 0 {
 			s.FirstRowID = new(number())

@@ -49,6 +49,8 @@ type Dataset interface {
 type Planning struct {
 	// Progress is called after one or more files were planned; calls are never concurrent.
 	Progress func(done, total int)
+	// Cut cuts splits where the shares of data nodes end, before their deleted rows are counted.
+	Cut func([]Split) []Split
 	// Others has other processes take part: until ctx ends it calls work, in a goroutine of its own, for each that can open v. It returns
 	// when all calls have returned.
 	Others func(ctx context.Context, v Version, work func(FilePlanner))
@@ -111,8 +113,11 @@ type Split struct {
 	Rows int64 `json:"rows"`
 	// Bytes is an estimate of the size of the served columns as Arrow, before deletes and filter.
 	Bytes int64 `json:"bytes"`
-	// Exact says that no deletes and no filter apply: Batches yields Rows rows or an error.
+	// Exact says that planning has counted the rows: Batches yields Rows-Deleted rows or an error. Otherwise deletes or a filter apply, and only
+	// decoding tells how many rows are left.
 	Exact bool `json:"exact"`
+	// Deleted is how many of the rows are deleted, if Exact; negative while they have to be counted again, since the split was cut.
+	Deleted int64 `json:"deleted,omitempty"`
 }
 
 // String names the split in messages.
@@ -121,8 +126,19 @@ func (s Split) String() string { return fmt.Sprintf("%s row group %d", s.File, s
 // End is the row group's row after the split's last one.
 func (s Split) End() int64 { return s.First + s.Rows }
 
+// Kept is the number of rows after deletes and filter; -1 if only decoding tells.
+func (s Split) Kept() int64 {
+	if !s.Exact || s.Deleted < 0 {
+		return -1
+	}
+	return s.Rows - s.Deleted
+}
+
 // Part returns rows [first, first+rows) of a split that is a whole row group; bytes is their part of Bytes.
 func (s Split) Part(first, rows, bytes int64) Split {
+	if rows < s.Rows && s.Deleted > 0 {
+		s.Deleted = -1
+	}
 	s.First, s.Rows, s.Bytes = first, rows, bytes
 	return s
 }

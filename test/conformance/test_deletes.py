@@ -41,7 +41,9 @@ def test_shuffled_epochs_of_what_is_left(
     ids = written[name]["ids"]
     texts = [f"text of row {i:06}" + chr(ord("a") + i % 26) * WIDTH for i in ids]
     whole = pa.table({"id": pa.array(ids, pa.int64()), "text": pa.array(texts, pa.string())})
-    client = connect(caches.of(Made(name, written[name]["metadata"]), nodes=3, mode=mode))
+    cache = caches.of(Made(name, written[name]["metadata"]), nodes=3, mode=mode)
+    assert cache.status()["counted"] == (name in {"positions", "vectors"}), "planning counts what positions delete"
+    client = connect(cache)
     for epoch in [
         Epoch(rows=len(ids), seed=7, epoch=2, global_batch=64, tail="keep"),
         Epoch(rows=len(ids), seed=8, epoch=0, global_batch=100, tail="pad", clump=16),

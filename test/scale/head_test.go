@@ -98,7 +98,7 @@ type table struct{ config }
 func (t table) String() string { return "web/pages" }
 func (t table) Request() any   { return t.Splits }
 
-func (t table) Plan(_ context.Context, pin json.RawMessage, _ *source.Planning) (*source.Plan, error) {
+func (t table) Plan(_ context.Context, pin json.RawMessage, by *source.Planning) (*source.Plan, error) {
 	if t.Away {
 		return nil, errors.New("the store is away")
 	}
@@ -112,6 +112,7 @@ func (t table) Plan(_ context.Context, pin json.RawMessage, _ *source.Planning) 
 			Rows: rowsOfSplit, Bytes: rowsOfSplit * 2048, Exact: true,
 		})
 	}
+	p.Splits = by.Cut(p.Splits)
 	return p, err
 }
 

@@ -48,8 +48,8 @@ func (e *Early) open(layout *rows.Layout, splits []source.Split) {
 	starts := make([]int64, 1, len(splits)+1)
 	for i, s := range splits {
 		e.bytes += s.Bytes
-		starts = append(starts, starts[i]+s.Rows)
-		if !s.Exact {
+		starts = append(starts, starts[i]+s.Kept())
+		if s.Kept() < 0 {
 			starts = nil
 			break
 		}

@@ -309,6 +309,9 @@ func (l *load) decode(ctx context.Context, j job, a *admission) (err error) {
 	if err != nil {
 		return l.explain(split, err)
 	}
+	if kept := split.Kept(); kept >= 0 && sealed.Rows != kept {
+		return fmt.Errorf("%s: %d rows are left of it, planned were %d: its deletes or statistics have changed or are wrong: cacheserver audit lists the latter", split, sealed.Rows, kept)
+	}
 	l.Metrics.LoadSeconds.WithLabelValues(ops.StageDecode).Add((time.Since(begin) - copying).Seconds())
 	l.Metrics.LoadSeconds.WithLabelValues(ops.StageCopy).Add(copying.Seconds())
 	report := j.fetched.Report()

@@ -22,7 +22,7 @@ import (
 )
 
 // keptLimit bounds the cached deletion vectors of a table, in bytes.
-const keptLimit = 256 << 20
+const keptLimit = 64 << 20
 
 // table is a version of a table with the columns and the filter of a selection.
 type table struct {
@@ -82,7 +82,7 @@ func sorted(s *state) []*file {
 
 // file returns the description of a split's data file. If nothing in the log but the schema applies to it, the log is not read.
 func (t *table) file(ctx context.Context, s source.Split) (*scan.File, error) {
-	if s.Exact && t.Filter == nil && len(t.partitions) == 0 {
+	if s.Exact && s.Deleted == 0 && t.Filter == nil && len(t.partitions) == 0 {
 		return &scan.File{Columns: func(f *parquet.Footer) (*scan.Columns, error) { return t.ColumnsOf(f, nil) }}, nil
 	}
 	files, err := t.files.Get(ctx, func(ctx context.Context) (map[string]*file, error) {
@@ -114,7 +114,7 @@ func (t *table) describe(f *file) (*scan.File, error) {
 	}
 	rows := int64(0)
 	d := &scan.File{
-		Split: source.Split{File: f.uri, FileSize: f.Size, Exact: f.Vector == nil && t.Filter == nil}, Rows: f.rows(), Constant: scan.Constants(values),
+		Split: source.Split{File: f.uri, FileSize: f.Size, Exact: true}, Rows: f.rows(), Constant: scan.Constants(values),
 		Columns: func(footer *parquet.Footer) (*scan.Columns, error) {
 			rows = footer.Total()
 			return t.ColumnsOf(footer, values)

@@ -41,7 +41,7 @@ func (t *table) choose(schema *arrow.Schema, partitions []string, selection scan
 
 // file describes a data file.
 func (t *table) file(uri string) (*scan.File, error) {
-	f := &scan.File{Split: source.Split{File: uri, FileSize: -1, Exact: t.Filter == nil}, Rows: -1}
+	f := &scan.File{Split: source.Split{File: uri, FileSize: -1, Exact: true}, Rows: -1}
 	var values map[int]*column.Value
 	if len(t.partitions) > 0 {
 		var err error

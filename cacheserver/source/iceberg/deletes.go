@@ -39,8 +39,8 @@ func (p positions) cost() int64 {
 	return n
 }
 
-// deleteLimit bounds the cached contents of a table's delete files, in bytes, for each way in which they are kept.
-const deleteLimit = 256 << 20
+// deleteLimit bounds the cached contents of a table's delete files, in bytes, for each way in which they are kept; keptLimit bounds the bitmaps.
+const deleteLimit, keptLimit = 256 << 20, 64 << 20
 
 // deleteReader reads the delete files of a table, each once while it is cached. It is safe for concurrent use.
 type deleteReader struct {
@@ -54,7 +54,7 @@ func newDeleteReader(t *Table) *deleteReader {
 	return &deleteReader{
 		Table:     t,
 		positions: scan.NewCache(deleteLimit, positions.cost),
-		kept:      scan.NewCache(deleteLimit, func(b bitmap) int64 { return int64(len(b)) + 64 }),
+		kept:      scan.NewCache(keptLimit, func(b bitmap) int64 { return int64(len(b)) + 64 }),
 		equal:     scan.NewCache(deleteLimit, (*keySet).cost),
 	}
 }

@@ -190,13 +190,16 @@ func TestBadDeleteFiles(t *testing.T) {
 			deletes := append(d.deletes.position, d.deletes.vectors...)
 			data := readFile(t, deletes[0].FilePath())
 			writeFile(t, deletes[0].FilePath(), data[:len(data)-20])
-			_, err = readSplit(t, tbl, splits[0])
+			fresh := openTable(t, made.Metadata(), Selection{})
+			_, err = readSplit(t, fresh, splits[0])
 			wantError(t, err, kind, deletes[0].FilePath(), splits[0].File)
+			_, err = fresh.Plan(t.Context(), nil)
+			wantError(t, err, kind, deletes[0].FilePath(), "plan")
 
 			if err := os.Remove(deletes[0].FilePath()); err != nil {
 				t.Fatal(err)
 			}
-			_, err = readSplit(t, tbl, splits[0])
+			_, err = readSplit(t, fresh, splits[0])
 			wantError(t, err, deletes[0].FilePath(), "no such file")
 
 			writeFile(t, deletes[0].FilePath(), data)

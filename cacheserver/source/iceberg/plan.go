@@ -44,6 +44,26 @@ type fileDeletes struct {
 // filePlan lists the data files of the snapshot that may contain selected rows, in the order of their splits.
 type filePlan struct{ files []*dataFile }
 
+// mostCounted is the maximum number of rows of a table's positional delete files that planning counts: a head may have little memory.
+const mostCounted = 4 << 20
+
+// positions is the number of rows of all positional delete files.
+func (p *filePlan) positions() (n int64) {
+	seen := map[string]bool{}
+	for _, d := range p.files {
+		if d.deletes == nil {
+			continue
+		}
+		for _, file := range d.deletes.position {
+			if !seen[file.FilePath()] {
+				seen[file.FilePath()] = true
+				n += file.Count()
+			}
+		}
+	}
+	return n
+}
+
 // find returns the data file with a sequence number and a path.
 func (p *filePlan) find(sequence int64, path string) (*dataFile, bool) {
 	i, ok := slices.BinarySearchFunc(p.files, &dataFile{sequence: sequence, path: path}, (*dataFile).compare)
@@ -73,7 +93,13 @@ func (t *Table) planBy(ctx context.Context, v source.Version, by *source.Plannin
 	if err != nil {
 		return nil, err
 	}
-	files := scan.Files{N: len(plan.files), At: func(i int) *scan.File { return t.scanned(plan.files[i]) }}
+	few := plan.positions() <= mostCounted
+	files := scan.Files{N: len(plan.files), At: func(i int) *scan.File {
+		d := plan.files[i]
+		f := t.scanned(d)
+		f.Split.Exact = f.Split.Exact && (few || d.deletes == nil || len(d.deletes.position) == 0)
+		return f
+	}}
 	if len(t.identity) == 0 && !slices.ContainsFunc(plan.files, func(d *dataFile) bool { return d.deletes != nil }) {
 		files.Version = &v
 	}
@@ -163,7 +189,7 @@ func supported(files []ice.DataFile) error {
 // manifests say, so that a node that has only such splits need not read them.
 func (t *Table) file(ctx context.Context, s source.Split) (*scan.File, error) {
 	d := &dataFile{sequence: s.Sequence, firstRowID: s.FirstRowID}
-	if s.Exact && t.Filter == nil && len(t.identity) == 0 {
+	if s.Exact && s.Deleted == 0 && t.Filter == nil && len(t.identity) == 0 {
 		return &scan.File{Columns: func(f *parquet.Footer) (*scan.Columns, error) { return t.columnsOf(f, d) }}, nil
 	}
 	plan, err := t.files(ctx, t.Compared)
@@ -180,7 +206,7 @@ func (t *Table) file(ctx context.Context, s source.Split) (*scan.File, error) {
 // scanned describes a planned data file.
 func (t *Table) scanned(d *dataFile) *scan.File {
 	f := &scan.File{
-		Split: source.Split{File: d.path, FileSize: d.size, Sequence: d.sequence, FirstRowID: d.firstRowID, Exact: d.deletes == nil && t.Filter == nil},
+		Split: source.Split{File: d.path, FileSize: d.size, Sequence: d.sequence, FirstRowID: d.firstRowID, Exact: d.deletes == nil || len(d.deletes.equality) == 0},
 		Rows:  d.rows, Stated: d.stated,
 		Columns: func(f *parquet.Footer) (*scan.Columns, error) { return t.columnsOf(f, d) },
 	}

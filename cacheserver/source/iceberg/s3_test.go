@@ -91,7 +91,8 @@ func TestDeleteFilesAreReadOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	splits := planOf(t, tbl)
+	server.Forget()
+	splits := planOf(t, tbl) // which counts deleted rows
 	plan, err := tbl.files(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +103,6 @@ func TestDeleteFilesAreReadOnce(t *testing.T) {
 			deletes[f.FilePath()] = 0
 		}
 	}
-	server.Forget()
 	readAll(t, tbl, splits)
 	for _, r := range server.Requests() {
 		if uri := "s3://" + r.Bucket + "/" + r.Key; r.Status == 206 || r.Status == 200 {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
@@ -103,18 +104,67 @@ func TestFilters(t *testing.T) {
 		"number > 20.0":                     func(r icetest.Row) bool { n, ok := r["number"].(float64); return ok && n > 20 },
 		"number IS NULL AND category = 'a'": func(r icetest.Row) bool { return r["number"] == nil && is(r, "a") },
 	}
+	counted := map[string]int{}
 	for table, made := range tables {
 		for filter, keep := range tests {
 			t.Run(table+" "+filter, func(t *testing.T) {
-				splits := check(t, openTable(t, made.Metadata(), Selection{Filter: filter}), made.Where(keep))
-				for _, s := range splits {
+				for _, s := range check(t, openTable(t, made.Metadata(), Selection{Filter: filter}), made.Where(keep)) {
 					if s.Exact {
-						t.Errorf("split %+v of a filter is exact", s)
+						counted[table]++
 					}
 				}
 			})
 		}
 	}
+	if min(counted["plain"], counted["partitions"], counted["deleted"]) < 10 {
+		t.Errorf("statistics prove the filters for so many splits: %v, want dozens", counted)
+	}
+}
+
+// TestCountedDeletes counts the rows that deletes by position leave of splits, some of which are cut in the middle: as many as decoding gives.
+func TestCountedDeletes(t *testing.T) {
+	w := icetest.Local(t)
+	tests := map[string]struct {
+		table     *icetest.Table
+		selection Selection
+		counted   bool
+	}{
+		"positions":           {w.Deleted("positions", 2), Selection{}, true},
+		"vectors":             {w.Deleted("vectors", 3), Selection{}, true},
+		"a filter on all":     {w.Deleted("filtered", 3), Selection{Filter: "id >= 0 AND category IS NOT NULL OR id < 1000"}, true},
+		"a filter on some":    {w.Deleted("some", 2), Selection{Filter: "category = 'a'"}, false},
+		"values, not counted": {w.EqualDeleted("values", 2), Selection{}, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			from := &Source{Store: newStore(), Location: Location{Metadata: tt.table.Metadata()}, Selection: tt.selection}
+			plan, err := from.Plan(t.Context(), nil, &source.Planning{Cut: inThirds})
+			if err != nil {
+				t.Fatal(err)
+			}
+			counted, deleted := 0, int64(0)
+			for _, s := range encoded(t, plan.Splits) {
+				if s.Kept() >= 0 {
+					counted, deleted = counted+1, deleted+s.Deleted
+				}
+			}
+			if all := counted == len(plan.Splits); all != tt.counted || all && deleted != 39 {
+				t.Errorf("%d of %d splits are counted with %d deleted rows, want all: %t", counted, len(plan.Splits), deleted, tt.counted)
+			}
+			readAll(t, openTable(t, tt.table.Metadata(), tt.selection), plan.Splits)
+		})
+	}
+}
+
+// inThirds cuts each split.
+func inThirds(splits []source.Split) (parts []source.Split) {
+	for _, s := range splits {
+		third := s.Rows / 3
+		for first := int64(0); first < s.Rows; first += third + 1 {
+			parts = append(parts, s.Part(first, min(third+1, s.Rows-first), s.Bytes/3))
+		}
+	}
+	return parts
 }
 
 func TestFilterOnOtherColumns(t *testing.T) {

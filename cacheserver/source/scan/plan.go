@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/apache/arrow-go/v18/arrow/bitutil"
+	"golang.org/x/sync/errgroup"
+
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
@@ -20,6 +23,9 @@ const (
 	footerMemory = 64 << 20
 
 	leastTail, mostTail = 8 << 10, 1 << 20
+
+	// countReaders is the number of files whose deletes are read at a time to count them: each takes a bit for each row of the file.
+	countReaders = 8
 )
 
 // tail is the number of bytes at the end of a file that are read for its footer: somewhat more than the longest footer so far, or the Store's
@@ -54,13 +60,66 @@ type Files struct {
 }
 
 // Plan returns the splits of data files in order: by file, then by row group. Row groups that the footer's statistics exclude are omitted. It
-// reads the footer of every file. Other processes may read some, if there are many; if one of them fails, the files are planned here.
+// reads the footer of every file, and counts the rows that are deleted by their positions. Other processes may read some, if there are many; if one of them fails, the files are planned here.
 func (t *Table) Plan(ctx context.Context, files Files, by *source.Planning) ([]source.Split, error) {
 	p := newPlanner(t, files, by)
 	if err := p.plan(ctx); err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}
-	return slices.Concat(p.splits...), nil
+	splits := slices.Concat(p.splits...)
+	if by != nil && by.Cut != nil {
+		splits = by.Cut(splits)
+	}
+	if err := t.countParts(ctx, splits); err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
+	}
+	return splits, nil
+}
+
+// countParts counts the deleted rows of splits that were cut.
+func (t *Table) countParts(ctx context.Context, splits []source.Split) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(countReaders)
+	for i := range splits {
+		if s := &splits[i]; s.Exact && s.Deleted < 0 {
+			group.Go(func() error { return t.countPart(ctx, s) })
+		}
+	}
+	return group.Wait()
+}
+
+func (t *Table) countPart(ctx context.Context, s *source.Split) (err error) {
+	defer parquet.RecoverFileError(s.File, &err)
+	file, err := t.File(ctx, *s)
+	if err != nil {
+		return err
+	}
+	f, err := t.Footer(ctx, s.File, s.FileSize)
+	if err != nil {
+		return err
+	}
+	columns, err := file.Columns(f)
+	if err != nil {
+		return err
+	}
+	s.Deleted, err = t.deleted(ctx, file, columns, f.FirstRow(s.RowGroup)+s.First, s.Rows)
+	return err
+}
+
+// deleted counts the deleted rows among the n rows of a file from first on. Positions alone delete rows of the file.
+func (t *Table) deleted(ctx context.Context, file *File, c *Columns, first, n int64) (int64, error) {
+	if file.Deletes == nil {
+		return 0, nil
+	}
+	if err := t.counting.Acquire(ctx, 1); err != nil {
+		return 0, context.Cause(ctx)
+	}
+	defer t.counting.Release(1)
+	deletes, err := file.Deletes(ctx, c)
+	if err != nil || deletes.Keep == nil {
+		return 0, err
+	}
+	return n - int64(bitutil.CountSetBits(deletes.Keep, int(first), int(n))), nil
 }
 
 // splits returns the splits of one data file.
@@ -82,7 +141,8 @@ func (t *Table) splits(ctx context.Context, file *File) (_ []source.Split, err e
 	}
 	var splits []source.Split
 	for g := range f.Groups() {
-		if f.Rows(g) == 0 || !t.Filter.MightMatch(t.bounds(file, f, g)) {
+		bounds := t.bounds(file, f, g)
+		if f.Rows(g) == 0 || !t.Filter.MightMatch(bounds) {
 			continue
 		}
 		if err := columns.Projection.Check(g); err != nil {
@@ -94,6 +154,11 @@ func (t *Table) splits(ctx context.Context, file *File) (_ []source.Split, err e
 		}
 		s.File, s.FileSize, s.RowGroup, s.Rows, s.Bytes = f.URI, f.Size, g, f.Rows(g), columns.Projection.Weight(g, len(t.Fields))
 		s.Start, s.Length = f.Extent(g)
+		if s.Exact = of.Exact && t.Filter.AlwaysMatches(bounds); s.Exact {
+			if s.Deleted, err = t.deleted(ctx, file, columns, f.FirstRow(g), s.Rows); err != nil {
+				return nil, err
+			}
+		}
 		splits = append(splits, s)
 	}
 	return splits, nil

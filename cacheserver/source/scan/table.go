@@ -17,6 +17,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
@@ -43,21 +44,22 @@ type Table struct {
 	// File returns the description of a split's data file.
 	File func(ctx context.Context, s source.Split) (*File, error)
 
-	all     []column.Field // the columns among which Choose selected Fields
-	footers *Cache[*parquet.Footer]
-	longest atomic.Int64 // length of the longest footer so far
+	all      []column.Field // the columns among which Choose selected Fields
+	footers  *Cache[*parquet.Footer]
+	longest  atomic.Int64        // length of the longest footer so far
+	counting *semaphore.Weighted // files whose deletes are counted
 }
 
 var _ source.Dataset = (*Table)(nil)
 
 // New returns a Table without fields.
 func New(store *objstore.Store) *Table {
-	return &Table{Store: store, Mem: &source.Buffers{}, footers: NewCache(footerLimit, (*parquet.Footer).Cost)}
+	return &Table{Store: store, Mem: &source.Buffers{}, footers: NewCache(footerLimit, (*parquet.Footer).Cost), counting: semaphore.NewWeighted(countReaders)}
 }
 
 // File describes a data file.
 type File struct {
-	Split source.Split // what all splits of the file have in common
+	Split source.Split // what all splits of the file have in common; Exact: but for the filter, Plan can count their rows
 	Rows  int64        // of the whole file; -1: only its footer says how many
 	// Constant are the values of columns that have one value in all rows of the file, by field id.
 	Constant map[int]predicate.Bounds
