@@ -25,6 +25,8 @@ type Config struct {
 
 	// Puts lets clients put datasets.
 	Puts bool
+	// PutKeep is how they are kept, unless the client says it: one of protocol.Keeps; "": on disk where data nodes have one.
+	PutKeep string
 
 	TicketTTL   time.Duration // how long a ticket may be used to start a stream; 0: one hour
 	NodeTimeout time.Duration // time without a message after which a node counts as lost; 0: ten seconds

@@ -42,6 +42,9 @@ func New(cfg Config) (*Head, error) {
 	if cfg.Nodes < 1 || cfg.Nodes > MostNodes {
 		return nil, fmt.Errorf("nodes: %d, want 1 to %d data nodes", cfg.Nodes, MostNodes)
 	}
+	if err := protocol.ValidKeep(cfg.PutKeep); err != nil {
+		return nil, fmt.Errorf("put-keep: %w", err)
+	}
 	cfg.FilterComparisons = cmp.Or(cfg.FilterComparisons, FilterComparisons)
 	cfg.TicketTTL = cmp.Or(cfg.TicketTTL, time.Hour)
 	cfg.NodeTimeout = cmp.Or(cfg.NodeTimeout, 10*time.Second)
@@ -64,7 +67,7 @@ func New(cfg Config) (*Head, error) {
 		sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt)), checks: work.New(runtime.GOMAXPROCS(0)), room: semaphore.NewWeighted(answersMemory),
 		windows: packing.New(cfg.Budget.Clients()),
 		puts: puts.Service{
-			Enabled: cfg.Puts, Cluster: h.cluster.puts, Signer: protocol.NewSigner(peer.PutKey(cfg.Secret)), Access: cfg.Access, TLS: cfg.TLS, Log: cfg.Log,
+			Enabled: cfg.Puts, Keep: cfg.PutKeep, Cluster: h.cluster.puts, Signer: protocol.NewSigner(peer.PutKey(cfg.Secret)), Access: cfg.Access, TLS: cfg.TLS, Log: cfg.Log,
 			Tables: cfg.Tables,
 		},
 	}

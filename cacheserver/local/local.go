@@ -22,6 +22,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/node/load"
 	"github.com/kubeflow/datacache/cacheserver/node/serve"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/spill"
 	"github.com/kubeflow/datacache/cacheserver/transport"
@@ -40,7 +41,10 @@ type Config struct {
 	// LoadTimeout is how long a first load may make no progress because the store or the catalog is unavailable; 0: a minute, since a
 	// user is waiting.
 	LoadTimeout time.Duration
-	Puts        bool // that of head.Config
+	Puts        bool   // that of head.Config
+	PutKeep     string // likewise
+	// PutBudget is that of node.Config, for all nodes together.
+	PutBudget *offheap.Budget
 	// Spill returns where a node stores its rows too, until the cache stops, or nil; nil: none does.
 	Spill func(node int) (*spill.Dir, error)
 	Turns *fair.Queue // of the nodes' streams; nil: without weights and limits
@@ -57,7 +61,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 	cfg.Secret = rand.Text() // only this process knows it: no other node can join
 	cfg.Log = slog.New(quiet{cfg.Log.Handler()})
 	h, err := head.New(head.Config{
-		Config: cfg.Config, Nodes: cfg.Nodes, OneProcess: true, Puts: cfg.Puts, FilterComparisons: cfg.FilterComparisons, LoadTimeout: cmp.Or(cfg.LoadTimeout, time.Minute),
+		Config: cfg.Config, Nodes: cfg.Nodes, OneProcess: true, Puts: cfg.Puts, PutKeep: cfg.PutKeep, FilterComparisons: cfg.FilterComparisons, LoadTimeout: cmp.Or(cfg.LoadTimeout, time.Minute),
 	})
 	if err != nil {
 		return nil, err
@@ -85,7 +89,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 			}
 		}
 		n, err := node.New(node.Config{
-			Spill: dir, SpillRemoved: true, Sharers: cfg.Nodes,
+			Spill: dir, SpillRemoved: true, Sharers: cfg.Nodes, PutBudget: cfg.PutBudget,
 			Config: own, Index: i, Head: opshttp.Reachable(cfg.Flight.Addr()), Advertise: opshttp.Reachable(listener.Addr()),
 			FilterMemory: cmp.Or(cfg.FilterMemory, cfg.Budget.Limit()/20) / int64(cfg.Nodes),
 			Workers:      max(1, runtime.GOMAXPROCS(0)/cfg.Nodes), Decoding: decoding, Work: filters, Turns: cfg.Turns,

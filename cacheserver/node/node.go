@@ -25,6 +25,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/node/load"
 	"github.com/kubeflow/datacache/cacheserver/node/serve"
 	"github.com/kubeflow/datacache/cacheserver/node/stage"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/role"
@@ -43,9 +44,10 @@ type Config struct {
 	Workers   int    // number of row groups decoded concurrently; 0: one per core
 	// FilterMemory is the maximum memory, in bytes, of the indexes of filters; they are within Budget too. 0: a twentieth of its limit.
 	FilterMemory int64
-	Work         *work.Pool    // evaluates filters; shared by the nodes of one process; nil: its own, with one step per core at a time
-	Decoding     *load.Limiter // shared by the nodes of one process; nil: this node has its own
-	Turns        *fair.Queue   // of the streams, shared by the nodes of one process; nil: this node has its own, without weights and limits
+	PutBudget    *offheap.Budget // for what clients put, a part of Budget; nil: all of it
+	Work         *work.Pool      // evaluates filters; shared by the nodes of one process; nil: its own, with one step per core at a time
+	Decoding     *load.Limiter   // shared by the nodes of one process; nil: this node has its own
+	Turns        *fair.Queue     // of the streams, shared by the nodes of one process; nil: this node has its own, without weights and limits
 
 	Spill        *spill.Dir // where the rows are stored too, so that they may be larger than the memory; nil: nowhere
 	SpillRemoved bool       // the files are removed when the node stops, instead of being left for the next process
@@ -87,6 +89,9 @@ func New(cfg Config) (*Node, error) {
 	if cfg.Work == nil {
 		cfg.Work = work.New(runtime.GOMAXPROCS(0))
 	}
+	if cfg.PutBudget == nil {
+		cfg.PutBudget = cfg.Budget
+	}
 	if cfg.Decoding == nil {
 		cfg.Decoding = load.NewLimiter()
 	}
@@ -102,7 +107,7 @@ func New(cfg Config) (*Node, error) {
 		n.disk = cfg.Spill.Below("puts")
 	}
 	n.stage = stage.New(stage.Config{
-		Disk: n.disk, Node: cfg.Index, Budget: cfg.Budget, Signer: protocol.NewSigner(peer.PutKey(cfg.Secret)), Log: cfg.Log, Gone: n.datasets.drop,
+		Disk: n.disk, Node: cfg.Index, Budget: cfg.PutBudget, Signer: protocol.NewSigner(peer.PutKey(cfg.Secret)), Log: cfg.Log, Gone: n.datasets.drop,
 	})
 	n.datasets = datasets{cfg: &n.cfg, stage: n.stage, used: map[string]*dataset{}}
 	n.server = serve.New(serve.Config{Config: cfg.Config, Index: cfg.Index, Turns: cfg.Turns, SendTimeout: cfg.SendTimeout, Admit: n.admit, Put: n.stage.Receive, Write: n.datasets.write})
@@ -259,7 +264,7 @@ type Status struct {
 func (n *Node) status() Status {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s := Status{Index: n.cfg.Index, Incarnation: n.incarnation, Memory: n.memory()}
+	s := Status{Index: n.cfg.Index, Incarnation: n.incarnation, Memory: memoryOf(n.cfg.Budget)}
 	if n.assigned != nil {
 		n.assigned.describe(&s)
 		s.Spill = n.assigned.spilled(n)
@@ -277,8 +282,7 @@ func (n *Node) status() Status {
 	return s
 }
 
-func (n *Node) memory() protocol.MemoryStatus {
-	b := n.cfg.Budget
+func memoryOf(b *offheap.Budget) protocol.MemoryStatus {
 	return protocol.MemoryStatus{Used: b.Used(), Peak: b.Peak(), Limit: b.Limit()}
 }
 

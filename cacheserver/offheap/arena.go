@@ -101,7 +101,7 @@ func (a *Arena) Alloc(n int64) ([]byte, error) {
 		a.budget.Release(n)
 		return nil, fmt.Errorf("map %s: %w", words.ExactBytes(n), err)
 	}
-	a.budget.mapped.Add(n)
+	a.budget.countMapped(n)
 	Populate(wholePages(b))
 	return b, nil
 }
@@ -117,7 +117,7 @@ func (a *Arena) Discard(b []byte) {
 	a.mu.Lock()
 	a.reserved -= n
 	a.mu.Unlock()
-	a.budget.mapped.Add(-n)
+	a.budget.countMapped(-n)
 	a.budget.Release(n)
 }
 
@@ -207,7 +207,7 @@ func (a *Arena) unmap() {
 		a.pool.put(a.blocks)
 		a.blocks = nil
 	}
-	a.budget.mapped.Add(-a.reserved)
+	a.budget.countMapped(-a.reserved)
 	a.budget.Release(a.reserved)
 	a.regions, a.free, a.reserved = nil, nil, 0
 }

@@ -57,7 +57,7 @@ func (b *Blocks) get(n int) ([]byte, error) {
 		b.budget.Release(int64(n))
 		return nil, err
 	}
-	b.budget.mapped.Add(int64(n))
+	b.budget.countMapped(int64(n))
 	Populate(block)
 	return block, nil
 }
@@ -84,7 +84,7 @@ func (b *Blocks) evict(n int64) (freed int64) {
 			}
 			b.free[size] = b.free[size][:last]
 			b.budget.evictable.Add(-int64(size))
-			b.budget.mapped.Add(-int64(size))
+			b.budget.countMapped(-int64(size))
 			b.budget.Release(int64(size))
 			freed += int64(size)
 		}

@@ -4,6 +4,7 @@
 package offheap
 
 import (
+	"cmp"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -28,6 +29,9 @@ type Budget struct {
 	evictors []evictor
 	heap     int64 // the part of used that ReserveHeap reserved
 	left     int64 // bytes of the limit that LimitHeap left to the Go heap, besides heap; negative: it was not called
+
+	whole *Budget // the budget that this one is a part of; nil: none
+	raise string  // how to get more, for errors; "": as of the memory limit
 }
 
 // evictor frees up to n bytes of what it can free at once, which it has counted in evictable.
@@ -36,6 +40,12 @@ type evictor interface{ evict(n int64) (freed int64) }
 // NewBudget returns a budget of limit bytes.
 func NewBudget(limit int64) *Budget {
 	return &Budget{limit: limit, left: -1}
+}
+
+// Part returns a budget for a part of the bytes of this one, in which they are reserved too. raise says how to get more, for errors. What arenas
+// of the part can free at once is freed for reservations in the part only.
+func (b *Budget) Part(limit int64, raise string) *Budget {
+	return &Budget{limit: limit, left: -1, whole: b, raise: raise}
 }
 
 // Keep sets n bytes aside for clients, which Reserve then leaves free. It must be called before the budget is used.
@@ -49,8 +59,9 @@ type ExhaustedError struct {
 	Need  int64 // requested
 	Used  int64 // reserved at the time of the request
 	Limit int64
-	Kept  int64 // part of Limit set aside for clients and unavailable to this request
-	Most  int64 // maximum that one client may reserve at a time; 0: the limit was reached
+	Kept  int64  // part of Limit set aside for clients and unavailable to this request
+	Most  int64  // maximum that one client may reserve at a time; 0: the limit was reached
+	Raise string // how to get more; "": by a higher memory limit or more data nodes
 }
 
 // Error includes the numbers in bytes and in binary units.
@@ -59,8 +70,8 @@ func (e *ExhaustedError) Error() string {
 		return fmt.Sprintf("needed %s, one client may have %s at a time; used %s of %s",
 			words.ExactBytes(e.Need), words.ExactBytes(e.Most), words.ExactBytes(e.Used), words.ExactBytes(e.Limit))
 	}
-	return fmt.Sprintf("memory limit reached: needed %s, used %s of %s: raise the memory limit, add data nodes, or select fewer columns or rows",
-		words.ExactBytes(e.Need), words.ExactBytes(e.Used), words.ExactBytes(e.Limit))
+	return fmt.Sprintf("memory limit reached: needed %s, used %s of %s: %s",
+		words.ExactBytes(e.Need), words.ExactBytes(e.Used), words.ExactBytes(e.Limit), cmp.Or(e.Raise, "raise the memory limit, add data nodes, or select fewer columns or rows"))
 }
 
 // Reserve reserves n bytes; if they don't fit, it reserves nothing and returns an *[ExhaustedError].
@@ -76,12 +87,26 @@ func (b *Budget) reserve(n, limit int64) error {
 			if b.evict(n-(limit-used)) > 0 {
 				continue
 			}
-			return &ExhaustedError{Need: n, Used: used, Limit: b.limit, Kept: b.limit - limit}
+			return &ExhaustedError{Need: n, Used: used, Limit: b.limit, Kept: b.limit - limit, Raise: b.raise}
 		}
 		if b.used.CompareAndSwap(used, used+n) {
-			b.raisePeak(used + n)
-			return nil
+			break
 		}
+	}
+	if b.whole != nil {
+		if err := b.whole.Reserve(n); err != nil {
+			b.used.Add(-n)
+			return err
+		}
+	}
+	b.raisePeak(b.used.Load())
+	return nil
+}
+
+// countMapped adds n to the bytes that arenas have reserved.
+func (b *Budget) countMapped(n int64) {
+	for ; b != nil; b = b.whole {
+		b.mapped.Add(n)
 	}
 }
 
@@ -116,7 +141,9 @@ func (b *Budget) Free() int64 { return max(b.limit-b.kept-b.used.Load()+b.evicta
 
 // Release returns n reserved bytes.
 func (b *Budget) Release(n int64) {
-	b.used.Add(-n)
+	for ; b != nil; b = b.whole {
+		b.used.Add(-n)
+	}
 }
 
 // ReserveHeap reserves n bytes as Reserve does, for what lives long in the Go heap: the collector then leaves it so much more. Return them with

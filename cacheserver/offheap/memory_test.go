@@ -58,6 +58,37 @@ func TestExhaustedError(t *testing.T) {
 	}
 }
 
+// TestPart checks that what is reserved in a part counts in the whole too, once, however it is returned.
+func TestPart(t *testing.T) {
+	whole := NewBudget(10 << 20)
+	part := whole.Part(4<<20, "raise the part")
+	arena := NewArena(part)
+	kept, err := arena.Alloc(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := arena.Alloc(2 << 20); err != nil || part.Used() != 3<<20 || whole.Used() != 3<<20 || whole.Heap() != 7<<20 {
+		t.Fatalf("part %d, whole %d of which the heap may have %d, error %v", part.Used(), whole.Used(), whole.Heap(), err)
+	}
+	if err := part.Reserve(2 << 20); err == nil || !strings.HasSuffix(err.Error(), "raise the part") {
+		t.Errorf("more than the part: %v", err)
+	}
+	if err := whole.Reserve(7 << 20); err != nil {
+		t.Fatal(err)
+	}
+	if err := part.Reserve(1); err == nil || part.Used() != 3<<20 || !strings.Contains(err.Error(), "raise the memory limit") {
+		t.Errorf("more than the whole: %v, part %d", err, part.Used())
+	}
+	arena.Discard(kept)
+	if part.Used() != 2<<20 || whole.Used() != 9<<20 {
+		t.Errorf("one allocation discarded: part %d, whole %d", part.Used(), whole.Used())
+	}
+	arena.Release()
+	if part.Used() != 0 || whole.Used() != 7<<20 || whole.Heap() != 10<<20 || part.Peak() != 3<<20 {
+		t.Errorf("arena released: part %d, peak %d, whole %d, heap %d", part.Used(), part.Peak(), whole.Used(), whole.Heap())
+	}
+}
+
 func TestBudgetConcurrent(t *testing.T) {
 	b := NewBudget(1000)
 	var wg sync.WaitGroup

@@ -113,14 +113,14 @@ func (r *Region) fill() error {
 	a, n := r.arena, int64(len(r.bytes))
 	err := a.budget.Reserve(n)
 	if err == nil {
-		a.budget.mapped.Add(n)
+		a.budget.countMapped(n)
 		if err = unix.Mprotect(r.bytes, unix.PROT_READ|unix.PROT_WRITE); err == nil {
 			Populate(r.bytes)
 			err = r.read(r.bytes)
 		}
 		if err != nil {
 			_ = hide(r.bytes) // the error of the read says more
-			a.budget.mapped.Add(-n)
+			a.budget.countMapped(-n)
 			a.budget.Release(n)
 		}
 	}
@@ -186,7 +186,7 @@ func (r *Region) freeLocked() {
 	r.resident = false
 	size := int64(len(r.bytes))
 	r.arena.reserved -= size
-	r.arena.budget.mapped.Add(-size)
+	r.arena.budget.countMapped(-size)
 	r.arena.budget.Release(size)
 }
 

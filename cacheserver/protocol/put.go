@@ -47,6 +47,14 @@ const (
 	KeepDisk   = "disk"   // the rows are also in files, from which a data node restores them when its process starts again
 )
 
+// ValidKeep returns an error if keep is neither empty nor a value of a put's keep.
+func ValidKeep(keep string) error {
+	if keep == "" || keep == KeepMemory || keep == KeepDisk {
+		return nil
+	}
+	return fmt.Errorf("%.64q, want %q or %q", keep, KeepMemory, KeepDisk)
+}
+
 // Begin is the body of PutBegin.
 type Begin struct {
 	V      int    `json:"v"`

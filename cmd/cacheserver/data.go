@@ -23,7 +23,7 @@ import (
 )
 
 // dataFlags configure what data nodes have for rows and clients, and how jobs share it.
-type dataFlags struct{ memory, filters, sharing, spillDir, spillLimit string }
+type dataFlags struct{ memory, filters, sharing, spillDir, spillLimit, puts string }
 
 // sharingPoll is how often the file is read.
 const sharingPoll = 5 * time.Second
@@ -37,6 +37,8 @@ func (f *dataFlags) register(flags *pflag.FlagSet, env command.Env) {
 		"folder on a local disk for the rows, so that they may be larger than the memory and a restarted data node need not load them again; no other cache may use it (default: rows are in memory only; env SPILL_DIR)")
 	flags.StringVar(&f.spillLimit, "spill-limit", env.Or("SPILL_LIMIT", "100%"),
 		"how much of that disk the rows of a data node may take: bytes, a quantity such as 200Gi, or a share of the disk (env SPILL_LIMIT)")
+	flags.StringVar(&f.puts, "put-limit", env.Or("PUT_LIMIT", "100%"),
+		"part of the memory limit for datasets that clients put, with copies of other data nodes' and for the streams that put them: bytes, a quantity, or a share of the limit (docs/put.md; env PUT_LIMIT)")
 	flags.StringVar(&f.sharing, "sharing", env("SHARING_FILE"),
 		`JSON file of the weights and limits of the jobs that read, such as {"weights": {"train": 3}, "maxJobs": 20, "maxStreamsPerJob": 64};`+"\n"+
 			"changes of the file apply within seconds (default: equal weights, no limits; env SHARING_FILE)")
@@ -61,20 +63,36 @@ func memoryLimit(text string, onDisk bool) (int64, error) {
 	return bytes, nil
 }
 
-// budget returns the memory limit, and how much of it the indexes of filters may use.
-func (f *dataFlags) budget() (budget *offheap.Budget, filters int64, err error) {
+// budget returns the memory limit, the part of it for what clients put, and how much of it the indexes of filters may use.
+func (f *dataFlags) budget() (budget, puts *offheap.Budget, filters int64, err error) {
 	bytes, err := memoryLimit(f.memory, f.spillDir != "")
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, 0, err
 	}
-	filters, err = command.ParseShare(f.filters, bytes)
-	if err == nil && filters > bytes {
-		err = fmt.Errorf("%q: more than the memory limit, which is %d bytes", f.filters, bytes)
+	if filters, err = share("filter-memory", f.filters, bytes); err != nil {
+		return nil, nil, 0, err
+	}
+	most, err := share("put-limit", f.puts, bytes)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	budget = offheap.NewBudget(bytes).Keep(keptForClients(bytes))
+	if most == bytes {
+		return budget, budget, filters, nil
+	}
+	return budget, budget.Part(most, "drop datasets, raise --put-limit (env PUT_LIMIT), or add data nodes"), filters, nil
+}
+
+// share parses the value of a flag for a part of the memory limit.
+func share(flag, text string, limit int64) (bytes int64, err error) {
+	bytes, err = command.ParseShare(text, limit)
+	if err == nil && bytes > limit {
+		err = fmt.Errorf("%q: more than the memory limit, which is %d bytes", text, limit)
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("--filter-memory: %w", err)
+		return 0, fmt.Errorf("--%s: %w", flag, err)
 	}
-	return offheap.NewBudget(bytes).Keep(keptForClients(bytes)), filters, nil
+	return bytes, nil
 }
 
 // keptForClients is how much of a memory limit no rows take.

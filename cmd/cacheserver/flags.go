@@ -89,13 +89,17 @@ func (f *selectionFlags) register(flags *pflag.FlagSet, env command.Env) {
 type tableFlags struct {
 	source    sourceFlags
 	selection selectionFlags
-	puts      bool // of a head: clients may put datasets, and a table need not be named
+	puts      bool   // of a head: clients may put datasets, and a table need not be named
+	putKeep   string // how they are kept, unless a client says it
 }
 
-// registerPuts adds the flag for datasets that clients put.
+// registerPuts adds the flags for datasets that clients put.
 func (f *tableFlags) registerPuts(flags *pflag.FlagSet, env command.Env) {
 	flags.BoolVar(&f.puts, "puts", env("PUTS") == "true",
 		"let clients put datasets of their own into the memory of the data nodes; without a table, the cache has these alone (docs/put.md; env PUTS=true)")
+	flags.StringVar(&f.putKeep, "put-keep", env("PUT_KEEP"),
+		"how datasets are kept whose clients don't say it: memory, or disk, in files of --spill-dir of the data nodes too\n"+
+			"(default: disk where a data node has a folder, else memory; env PUT_KEEP)")
 }
 
 func (f *tableFlags) register(cmd *cobra.Command, env command.Env) {

@@ -46,7 +46,7 @@ func headCommand(env command.Env) *cobra.Command {
 				return err
 			}
 			defer flush()
-			cfg.Config, cfg.Puts = serve.Config, table.puts
+			cfg.Config, cfg.Puts, cfg.PutKeep = serve.Config, table.puts, table.putKeep
 			if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 { // set by the environment variable GOMEMLIMIT
 				cfg.Memory = limit
 			}

@@ -37,7 +37,7 @@ It ends with code 3 if the table can't be loaded, and with code 1 if an argument
 			if err != nil {
 				return err
 			}
-			if serve.Budget, cfg.FilterMemory, err = data.budget(); err != nil {
+			if serve.Budget, cfg.PutBudget, cfg.FilterMemory, err = data.budget(); err != nil {
 				return err
 			}
 			cfg.Spill = data.spill
@@ -49,7 +49,7 @@ It ends with code 3 if the table can't be loaded, and with code 1 if an argument
 			if cfg.Turns, err = data.turns(cmd.Context(), serve.Log); err != nil {
 				return err
 			}
-			cfg.Config, cfg.Puts = serve.Config, table.puts
+			cfg.Config, cfg.Puts, cfg.PutKeep = serve.Config, table.puts, table.putKeep
 			cache, err := local.New(cmd.Context(), cfg)
 			if err != nil {
 				return err

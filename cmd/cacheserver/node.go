@@ -41,7 +41,7 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 			if err != nil {
 				return err
 			}
-			if serve.Budget, cfg.FilterMemory, err = data.budget(); err != nil {
+			if serve.Budget, cfg.PutBudget, cfg.FilterMemory, err = data.budget(); err != nil {
 				return err
 			}
 			if cfg.Spill, err = data.spill(cfg.Index); err != nil {

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from server import Caches
 
 from kubeflow_datacache import (
     ColumnError,
@@ -162,6 +163,28 @@ def test_no_memory(pytestconfig: pytest.Config) -> None:
             started.send(0, lambda: [big])
         started.abort()
         put(small, "a", big.slice(0, 100_000), progress=False)
+
+
+def test_the_limit_of_puts(server: Path, tmp_path: Path) -> None:
+    caches = Caches(server, tmp_path)
+    try:
+        cache = caches.start(["--puts"], nodes=1, env={"PUT_LIMIT": "40Mi", "PUT_KEEP": "memory"})
+        cache.wait("Ready")
+        with DataCache(cache.endpoint, retry_seconds=1.0) as client:
+            big = pa.table({"x": np.random.default_rng(1).integers(1 << 62, size=6_000_000)})
+            with pytest.raises(UnreachableError, match=r"bytes: 48000000.*higher --put-limit"):
+                put(client, "a", big, progress=False)
+            started = Put.begin(client, "a", big.schema, parts=1)
+            with pytest.raises(UnreachableError, match=r"needed .* used .* of 41943040 bytes .* raise --put-limit"):
+                started.send(0, lambda: [big])
+            started.abort()
+            put(client, "a", big.slice(0, 2_000_000), progress=False)
+        cache.stop()
+        other = caches.run("local", "--puts", "--listen", "127.0.0.1:0", "--http", "", env={"PUT_KEEP": "paper"})
+        assert other.returncode == 1
+        assert 'put-keep: "paper"' in other.stderr
+    finally:
+        caches.close()
 
 
 def test_plain_types() -> None:

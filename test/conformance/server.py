@@ -212,6 +212,8 @@ def plain_environment() -> dict[str, str]:
         "FILTER_MEMORY",
         "SPILL_DIR",
         "SPILL_LIMIT",
+        "PUT_LIMIT",
+        "PUT_KEEP",
         "LISTEN",
         "HTTP_LISTEN",
         "TRANSPORT",

@@ -4,6 +4,7 @@
 package puts
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -93,6 +94,7 @@ func (s *Service) beginPut(ctx context.Context, body []byte) (any, error) {
 
 // begin begins a put.
 func (s *Service) begin(ctx context.Context, b protocol.Begin) (begun protocol.Begun, err error) {
+	b.Keep = cmp.Or(b.Keep, s.Keep)
 	of, err := incoming.New(b, len(s.Cluster.Nodes()))
 	if err != nil {
 		return begun, status.Errorf(codes.InvalidArgument, "%s: %v", protocol.PutBegin, err)
@@ -120,15 +122,16 @@ func (s *Service) hasRoom(bytes int64, disk bool) error {
 	if err := s.Cluster.Ready(); err != nil {
 		return err
 	}
-	var used, limit int64
+	var left, limit int64
 	for i, node := range s.Cluster.Nodes() {
 		if disk && !node.Disk {
 			return status.Errorf(codes.FailedPrecondition, "keep: %q, and data node %d has no folder for it: start the data nodes with --spill-dir (env SPILL_DIR), or leave keep out", protocol.KeepDisk, i)
 		}
-		used, limit = used+node.Memory.Used, limit+node.Memory.Limit
+		left += min(node.Memory.Limit-node.Memory.Used, node.Puts.Limit-node.Puts.Used)
+		limit += node.Puts.Limit
 	}
-	if limit > 0 && bytes > limit-used {
-		return status.Errorf(codes.ResourceExhausted, "bytes: %d, and the data nodes have %d of %d left: drop datasets, add data nodes, or give them more memory", bytes, limit-used, limit)
+	if limit > 0 && bytes > left {
+		return status.Errorf(codes.ResourceExhausted, "bytes: %d, and the data nodes have %d of %d left: drop datasets, add data nodes, or give them more memory or a higher --put-limit", bytes, left, limit)
 	}
 	return nil
 }

@@ -15,9 +15,10 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
-// Service answers the calls. All exported fields are required.
+// Service answers the calls. All exported fields but Keep are required.
 type Service struct {
-	Enabled bool // otherwise all calls are refused
+	Enabled bool   // otherwise all calls are refused
+	Keep    string // how rows are kept, unless the client says it
 	Cluster Cluster
 	Signer  protocol.Signer // of tickets and receipts
 	Access  *access.Guard
@@ -45,4 +46,5 @@ type Node struct {
 	Address string
 	Disk    bool // it has a folder for parts
 	Memory  protocol.MemoryStatus
+	Puts    protocol.MemoryStatus // the part of it for puts
 }

@@ -44,10 +44,11 @@ func New(b protocol.Begin, nodes int) (of peer.Put, err error) {
 		return of, fmt.Errorf("parts: %d, want 1 to %d", b.Parts, protocol.MostParts)
 	case b.Bytes < 0 || b.TTL < 0:
 		return of, fmt.Errorf("bytes, ttl_s: %d and %d, want 0 or more", b.Bytes, b.TTL)
-	case b.Keep != "" && b.Keep != protocol.KeepMemory && b.Keep != protocol.KeepDisk:
-		return of, fmt.Errorf("keep: %.64q, want %q or %q", b.Keep, protocol.KeepMemory, protocol.KeepDisk)
 	case len(b.Recipe) > mostLabel || len(b.Source) > mostLabel:
 		return of, fmt.Errorf("recipe, source: %d and %d bytes, want at most %d", len(b.Recipe), len(b.Source), mostLabel)
+	}
+	if err := protocol.ValidKeep(b.Keep); err != nil {
+		return of, fmt.Errorf("keep: %w", err)
 	}
 	layout, err := Layout(of.Schema)
 	if err != nil {
