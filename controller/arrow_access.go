@@ -113,6 +113,7 @@ func (e *arrowEngine) accessOf(ctx context.Context, dc *v1alpha1.DataCache) (acc
 	if access.Readers, err = e.readersOf(ctx, dc, before.Readers); err != nil {
 		return access, err
 	}
+	access.Writers = workload.Writers(dc, access.Readers)
 	if access.Namespaces, err = e.namespacesOf(ctx, dc, access.Readers); err != nil {
 		return access, err
 	}

@@ -76,7 +76,7 @@ type ArrowCache struct {
 	TrustManifests bool `json:"trustManifests,omitempty" rows:"yes"`
 
 	// puts says whether clients may put datasets of their own, which then are in the memory of the data nodes, and which TrainJobs read as
-	// datacache://<namespace>/<name>/<dataset>. Whoever may read the cache may put, replace and drop datasets.
+	// datacache://<namespace>/<name>/<dataset>.
 	// +optional
 	Puts *Puts `json:"puts,omitempty" rows:"no"`
 
@@ -150,6 +150,23 @@ func (a *ArrowCache) Data() string {
 type Puts struct {
 	// enabled lets them.
 	Enabled bool `json:"enabled"`
+
+	// writers are the ServiceAccounts that may put, replace and drop datasets, as <namespace>/<name>, or <namespace>/* for all of a namespace.
+	// They must be among the readers too. Unset: all of the DataCache's own namespace or, with access.readers: Anyone, whoever may read.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=317
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?/([a-z0-9]([-a-z0-9.]*[a-z0-9])?|\*)$`
+	Writers []string `json:"writers,omitempty"`
+}
+
+// OfPods returns what pods are started with. Who may put is told to running ones.
+func (p *Puts) OfPods() *Puts {
+	if p == nil {
+		return nil
+	}
+	return &Puts{Enabled: p.Enabled}
 }
 
 // MayPut reports whether clients may put datasets.

@@ -200,6 +200,39 @@ func TestReader(t *testing.T) {
 	}
 }
 
+func TestWriter(t *testing.T) {
+	t.Parallel()
+	in, sso := newSigner(t, "k1"), newSigner(t, "s1")
+	token := func(namespace, name string) string { return "Bearer " + in.sign(t, account(namespace, name, reviews)) }
+	user := "Bearer " + sso.sign(t, map[string]any{"iss": provider, "sub": "team-a/default", "aud": "datacache", "groups": "ml"})
+	only := []string{"team-a/*", "team-b/etl", "ops/bob"}
+	for name, test := range map[string]struct {
+		changes map[string]any
+		headers []string
+		code    codes.Code
+		says    string
+	}{
+		"who may read":            {headers: []string{"Bearer static-secret"}},
+		"nobody":                  {changes: map[string]any{"writers": []string{}}, headers: []string{token("team-a", "default")}, code: codes.PermissionDenied},
+		"of a namespace":          {changes: map[string]any{"writers": only}, headers: []string{token("team-a", "default")}},
+		"an account":              {changes: map[string]any{"writers": only}, headers: []string{token("team-b", "etl")}},
+		"another account":         {changes: map[string]any{"writers": only}, headers: []string{"Bearer static-secret"}, code: codes.PermissionDenied, says: "ops/alice may read this cache and not put datasets: ask its owner for spec.arrow.puts.writers"},
+		"a user of the same name": {changes: map[string]any{"writers": only}, headers: []string{user}, code: codes.PermissionDenied, says: "team-a/default may read"},
+		"no reader":               {changes: map[string]any{"writers": []string{"team-c/*"}}, headers: []string{token("team-c", "default")}, code: codes.PermissionDenied, says: "may not read this cache"},
+		"anyone":                  {changes: map[string]any{"readers": "Anyone"}},
+		"anyone reads":            {changes: map[string]any{"readers": "Anyone", "writers": only}, code: codes.Unauthenticated, says: "only known writers"},
+		"anyone reads, he writes": {changes: map[string]any{"readers": "Anyone", "writers": only}, headers: []string{token("team-a", "default")}},
+	} {
+		g, _ := guarded(t, document(t, in, sso, test.changes))
+		if err := g.Writer(calls(t, test.headers...)); status.Code(err) != test.code || !strings.Contains(status.Convert(err).Message(), test.says) {
+			t.Errorf("%s: %v, want %v: %s", name, err, test.code, test.says)
+		}
+	}
+	if err := (*Guard)(nil).Writer(t.Context()); err != nil {
+		t.Errorf("without rules: %v", err)
+	}
+}
+
 func with(claims map[string]any, name string, value any) map[string]any {
 	claims[name] = value
 	return claims
@@ -307,6 +340,7 @@ func TestParse(t *testing.T) {
 		``:                        "want a JSON object",
 		`{"audiences": [""]}`:     "audiences[0]: empty",
 		`{"accounts": ["etl"]}`:   `accounts[0]: "etl", want NAMESPACE/NAME`,
+		`{"writers": ["a/b/c"]}`:  `writers[0]: "a/b/c", want NAMESPACE/NAME of a ServiceAccount, or NAMESPACE/*`,
 		`{"tokens": "/nowhere"}`:  "tokens: open /nowhere",
 		`{"issuers": [{"url": "sso", "keys": {"keys": []}}]}`:                                                   `issuers[0].url: "sso"`,
 		`{"issuers": [{"url": "https://a"}]}`:                                                                   "issuers[0].keys: missing",

@@ -115,6 +115,19 @@ func (r *rules) permits(who identity.Identity) error {
 	return &forbiddenError{who.Owner() + " may not read this cache: ask its owner for access.namespaces"}
 }
 
+// mayWrite returns why a reader, nil for one that is not known, may not put, replace and drop datasets.
+func (r *rules) mayWrite(who *identity.Identity) error {
+	switch {
+	case r.writers == nil:
+		return nil
+	case who == nil:
+		return fmt.Errorf("%w: only known writers may put datasets, and the call has none", identity.ErrUnknown)
+	case who.Namespace != "" && (r.writers[who.Namespace+"/*"] || r.writers[who.Owner()]):
+		return nil
+	}
+	return &forbiddenError{who.Owner() + " may read this cache and not put datasets: ask its owner for spec.arrow.puts.writers (writers of the file --access)"}
+}
+
 // name is the cache's name, as far as the audiences tell it.
 func (r *rules) name() string {
 	if len(r.audiences) == 0 {

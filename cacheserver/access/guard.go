@@ -152,6 +152,20 @@ func (g *Guard) Reader(ctx context.Context) (*identity.Identity, error) {
 	return who, nil
 }
 
+// Writer returns why the caller of a head may not put, replace and drop datasets, as a gRPC status.
+func (g *Guard) Writer(ctx context.Context) error {
+	who, err := g.Reader(ctx)
+	if g == nil || err != nil {
+		return err
+	}
+	if err := g.file.Get().mayWrite(who); err != nil {
+		err = g.statusOf(err)
+		g.denied(ctx, who, err)
+		return err
+	}
+	return nil
+}
+
 // reader returns who makes a call, also if it may not read.
 func (g *Guard) reader(ctx context.Context, r *rules) (*identity.Identity, error) {
 	if r.known && !transport.Secure(ctx) {

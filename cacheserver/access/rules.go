@@ -27,6 +27,7 @@ type rules struct {
 	jobs       map[string]string             // names of jobs by the UID that stands for them in audiences
 	namespaces map[string]bool               // that may read; the key "*" admits all
 	accounts   map[string]map[string]bool    // by namespace: the only ones that may read
+	writers    map[string]bool               // NAMESPACE/NAME or NAMESPACE/* of those that may put datasets; nil: who may read
 	issuers    map[string]issuer             // by URL
 	tokens     *reload.File[identity.Tokens] // nil: none
 	answers    *answers
@@ -48,6 +49,7 @@ type file struct {
 	Jobs       map[string]string `json:"jobs"`
 	Namespaces []string          `json:"namespaces"`
 	Accounts   []string          `json:"accounts"`
+	Writers    []string          `json:"writers"`
 	Issuers    []struct {
 		URL      string          `json:"url"`
 		Keys     json.RawMessage `json:"keys"`
@@ -93,9 +95,17 @@ func parse(text []byte) (*rules, error) {
 			return nil, fmt.Errorf("audiences[%d]: empty, want such as datacache.kubeflow.org/namespaces/team-a/datacaches/reviews", i)
 		}
 	}
+	for i, name := range f.Writers {
+		if _, _, ok := splitAccount(name); !ok {
+			return nil, fmt.Errorf("writers[%d]: %q, want NAMESPACE/NAME of a ServiceAccount, or NAMESPACE/*", i, name)
+		}
+	}
+	if f.Writers != nil {
+		r.writers = setOf(f.Writers)
+	}
 	for i, name := range f.Accounts {
-		namespace, account, ok := strings.Cut(name, "/")
-		if !ok || namespace == "" || account == "" || strings.Contains(account, "/") {
+		namespace, account, ok := splitAccount(name)
+		if !ok {
 			return nil, fmt.Errorf("accounts[%d]: %q, want NAMESPACE/NAME of a ServiceAccount", i, name)
 		}
 		if r.accounts[namespace] == nil {
@@ -107,6 +117,11 @@ func parse(text []byte) (*rules, error) {
 		return nil, err
 	}
 	return r, r.openTokens(f.Tokens)
+}
+
+func splitAccount(name string) (namespace, account string, ok bool) {
+	namespace, account, ok = strings.Cut(name, "/")
+	return namespace, account, ok && namespace != "" && account != "" && !strings.Contains(account, "/")
 }
 
 // oneOf checks a value, and sets the first one if it is empty.

@@ -5,6 +5,7 @@ package workload
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +24,7 @@ type Access struct {
 	Jobs       map[string]string      `json:"jobs,omitempty"`
 	Namespaces []string               `json:"namespaces"`
 	Accounts   []string               `json:"accounts,omitempty"`
+	Writers    []string               `json:"writers,omitempty"`
 	Issuers    []Issuer               `json:"issuers,omitempty"`
 
 	// ObjectCacheCA has the certificates, PEM, by which the servers verify the object cache; empty if unknown. It has a key of its own in the ConfigMap,
@@ -60,6 +62,19 @@ func AccessConfig(dc *v1alpha1.DataCache, access Access) *corev1.ConfigMap {
 		data[objectCacheKey] = access.ObjectCacheCA
 	}
 	return &corev1.ConfigMap{ObjectMeta: kube.Owned(dc, kube.AccessName(dc.Name)), Data: data}
+}
+
+// Writers are those that may put datasets, NAMESPACE/NAME or NAMESPACE/*; nil for everybody who may read.
+func Writers(dc *v1alpha1.DataCache, readers v1alpha1.Readers) []string {
+	switch puts := dc.Spec.Arrow.Puts; {
+	case !dc.Spec.Arrow.MayPut():
+		return nil
+	case len(puts.Writers) > 0:
+		return slices.Sorted(slices.Values(puts.Writers))
+	case readers == v1alpha1.ReadersKnown:
+		return []string{dc.Namespace + "/*"}
+	}
+	return nil
 }
 
 // AccessIn returns what the ConfigMap has; the zero value of the file if it has none.

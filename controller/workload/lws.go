@@ -110,7 +110,7 @@ func podSettingsHash(dc *v1alpha1.DataCache) (string, error) {
 	}
 	settings := []any{dc.Spec.Credentials, catalog, arrow.Head, arrow.DataNode, arrow.Env, arrow.ObjectCache, arrow.Readiness}
 	if arrow.Spill != nil || arrow.MayPut() { // caches without them keep the hash that they have
-		settings = append(settings, arrow.Spill, arrow.Puts)
+		settings = append(settings, arrow.Spill, arrow.Puts.OfPods())
 	}
 	text, err := json.Marshal(settings)
 	if err != nil {

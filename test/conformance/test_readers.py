@@ -57,6 +57,40 @@ def audit(cache: Cache) -> str:
     return "\n".join(line for log in logs for line in log.splitlines() if "audit: " in line)
 
 
+def test_writers(mode: Mode, private: Callable[..., Cache], readers: Readers) -> None:
+    readers.write(writers=["team-a/*"])
+    cache = private(["--puts"], mode=mode, env=readers.env)
+    cache.wait("Ready")
+    with head(cache, readers) as client:
+
+        def act(token: str, action: str, /, **body: object) -> dict[str, object]:
+            call = fl.FlightCallOptions(headers=bearer(token))
+            answers = list(client.do_action(fl.Action(action, json.dumps({"v": 1, **body}).encode()), call))
+            return json.loads(answers[0].body.to_pybytes())
+
+        schema = base64.b64encode(pa.schema({"id": pa.int64()}).serialize().to_pybytes()).decode()
+        refused = r"ops/alice may read .* spec[.]arrow[.]puts[.]writers"
+        begun = act(readers.token(), "put.begin", name="a", mode="create", parts=1, schema=schema)
+        for name, body in (
+            ("put.begin", {"name": "a", "mode": "replace", "parts": 1, "schema": schema}),
+            ("put.status", {"put": begun["put"]}),
+            ("put.abort", {"put": begun["put"]}),
+            ("put.drop", {"dataset": "a"}),
+        ):
+            with pytest.raises(fl.FlightUnauthorizedError, match=refused):
+                act(STATIC, name, **body)
+        call = fl.FlightCallOptions(headers=bearer(STATIC))
+
+        def put() -> None:
+            writer, _ = client.do_put(fl.FlightDescriptor.for_path("a"), pa.schema({"id": pa.int64()}), call)
+            writer.close()
+
+        with pytest.raises(fl.FlightUnauthorizedError, match=refused):
+            put()
+        list(client.list_flights(options=call))
+        act(readers.token(), "put.abort", put=begun["put"])
+
+
 def test_known_readers(
     mode: Mode, table: Table, caches: Caches, private: Callable[..., Cache], readers: Readers
 ) -> None:

@@ -75,8 +75,7 @@ func (s *Service) mayPut(ctx context.Context) error {
 	if !s.Enabled {
 		return status.Error(codes.PermissionDenied, "this cache takes no datasets from clients: start its head with --puts (env PUTS=true)")
 	}
-	_, err := s.Access.Reader(ctx)
-	return err
+	return s.Access.Writer(ctx)
 }
 
 func (s *Service) beginPut(ctx context.Context, body []byte) (any, error) {
