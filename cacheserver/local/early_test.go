@@ -22,6 +22,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/spill"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
@@ -83,10 +84,21 @@ func (g *gated) passed() (splits []int64) {
 }
 
 // beginGated starts a cache of 60 splits, of which nothing is loaded yet.
-func beginGated(t *testing.T, nodes int) (*running, *Cache, *gated) {
+func beginGated(t *testing.T, nodes int, change func(*Config)) (*running, *Cache, *gated) {
 	t.Helper()
-	return beginGatedAt(t, icetest.Local(t).Plain("plain", 2, 3, 1000, gatedRows).Metadata(), nodes, func(*Config) {})
+	return beginGatedAt(t, icetest.Local(t).Plain("plain", 2, 3, 1000, gatedRows).Metadata(), nodes, change)
 }
+
+// inMemory and inFiles are where a cache has its rows.
+func inMemory(*testing.T) func(*Config) { return func(*Config) {} }
+func inFiles(t *testing.T) func(*Config) {
+	dir := t.TempDir()
+	return func(cfg *Config) {
+		cfg.Spill = func(node int) (*spill.Dir, error) { return spill.New(dir, node, 0), nil }
+	}
+}
+
+var places = map[string]func(*testing.T) func(*Config){"memory": inMemory, "files": inFiles}
 
 // beginGatedAt is beginGated for another table and configuration.
 func beginGatedAt(t *testing.T, metadata string, nodes int, change func(*Config)) (*running, *Cache, *gated) {
@@ -134,9 +146,10 @@ func TestEarlyStreams(t *testing.T) {
 		{"shard", `"kind":"shard","index":0,"total":1`, epoch.Epoch{Rows: 3000, GlobalBatch: 3000, Tail: "keep"}, 3000},
 		{"split", `"kind":"shard","index":0,"total":1,"split":{"seed":1,"of":10,"from":2,"to":3,"shuffle":false}`, epoch.Epoch{}, 300},
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			r, cache, g := beginGated(t, 1)
+	for i := range 2 * len(tests) {
+		tt, place := tests[i/2], []string{"memory", "files"}[i%2]
+		t.Run(tt.name+" in "+place, func(t *testing.T) {
+			r, cache, g := beginGated(t, 1, places[place](t))
 			command := fmt.Sprintf(`{"v":1,%s}`, tt.command)
 			info := r.early(t, fmt.Sprintf(`{"v":1,"early":true,%s}`, tt.command))
 			if _, err := r.head.GetFlightInfo(t.Context(), &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(command)}); status.Code(err) != codes.Unavailable {
@@ -252,7 +265,14 @@ func TestMiscountedRows(t *testing.T) {
 
 // TestEarlyStreamsOfAFailedLoad checks that a failed load ends the streams that wait with the reason.
 func TestEarlyStreamsOfAFailedLoad(t *testing.T) {
-	r, _, g := beginGated(t, 2)
+	for place, where := range places {
+		t.Run(place, func(t *testing.T) { checkFailedLoad(t, where(t)) })
+	}
+}
+
+func checkFailedLoad(t *testing.T, where func(*Config)) {
+	t.Helper()
+	r, _, g := beginGated(t, 2, where)
 	info := r.early(t, `{"v":1,"early":true,"kind":"shard","index":0,"total":1}`)
 	got := r.readAll(t, info)
 	for range 10 {

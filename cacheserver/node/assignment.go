@@ -43,7 +43,6 @@ type assignment struct {
 	stopped  context.Context    // of loading, and of making indexes; canceled by close
 	cancel   context.CancelFunc // of stopped
 	ended    chan struct{}      // closed when loading has ended
-	spills   bool               // the rows are in spill files too
 
 	// Set by loading before ended is closed, and only read after that.
 	layout *rows.Layout
@@ -72,7 +71,7 @@ func (n *Node) startAssignment(ctx context.Context, spec peer.Assign, old *assig
 		calls: serve.NewCalls(ctx), indexes: index.New(ctx, n.cfg.Budget, n.cfg.FilterMemory, n.cfg.Work, n.cfg.Metrics),
 		early: load.NewEarly(spec.Splits), stopped: ctx, cancel: cancel, ended: make(chan struct{}),
 	}
-	if a.spills = n.cfg.Spill != nil; a.spills {
+	if n.cfg.Spill != nil {
 		a.arena.Paged()
 	}
 	go func() {
@@ -103,6 +102,7 @@ func (a *assignment) load(ctx context.Context, n *Node, old *assignment) {
 	a.clearSpill(n)
 	cfg := &load.Config{Config: n.cfg.Config, Workers: n.cfg.Workers, Limiter: n.cfg.Decoding, Spill: n.cfg.Spill, SpillRemoved: n.cfg.SpillRemoved, Sharers: n.cfg.Sharers}
 	a.layout, a.rows, a.err = load.Run(ctx, cfg, a.spec, a.arena, &a.progress, a.early)
+	others := a.startServing(ctx, n)
 	switch {
 	case a.err == nil:
 		a.early.End(a.rows, nil)
@@ -115,7 +115,7 @@ func (a *assignment) load(ctx context.Context, n *Node, old *assignment) {
 	defer free.End()
 	n.cfg.Store.Idle()   // its connections are not needed any more
 	debug.FreeOSMemory() // otherwise memory used for decoding would stay resident for minutes
-	n.cfg.Budget.LimitHeap(a.startServing(ctx, n))
+	n.cfg.Budget.LimitHeap(others)
 }
 
 // streamsEnd is how long the streams of a replaced assignment may take to end. After that, memory that they still hold may be missing
@@ -244,7 +244,7 @@ func (a *assignment) close() {
 // lend returns the rows of a ticket for this assignment, for use by one call.
 func (a *assignment) lend(ticket protocol.Ticket) (serve.Lent, error) {
 	rows := a.loaded()
-	if rows == nil && ticket.Early && !a.spills { // with spill files, a batch of scattered rows may need more chunks than fit in memory
+	if rows == nil && ticket.Early {
 		return a.lendEarly(ticket)
 	}
 	if rows == nil {

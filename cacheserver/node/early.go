@@ -10,6 +10,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/node/serve"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/sweep"
 )
 
 // mostEarly is the number of calls that may wait for rows of a node that loads.
@@ -50,7 +51,8 @@ func (a *assignment) lendEarly(ticket protocol.Ticket) (l serve.Lent, err error)
 		a.waiting.Add(-1)
 		a.calls.Done()
 	}
-	return serve.Lent{Early: a.early, Mean: mean, Columns: columns, Ticket: ticket, Calls: a.calls, Done: done}, nil
+	swept := func() *sweep.Sweep { return a.sweep } // set before early ends
+	return serve.Lent{Early: a.early, Swept: swept, Mean: mean, Columns: columns, Ticket: ticket, Calls: a.calls, Done: done}, nil
 }
 
 // project returns the columns of a ticket.

@@ -13,6 +13,7 @@ import (
 // It is not safe for concurrent use; its user closes it.
 type Frame struct {
 	rows   *Rows
+	budget *offheap.Budget
 	arena  *offheap.Arena
 	memory []byte
 	copier *copier
@@ -20,12 +21,12 @@ type Frame struct {
 	held   bool   // it is in memory anyway, and held
 }
 
-// NewFrame returns a frame for the chunks of r, which it retains.
-func (r *Rows) NewFrame() (*Frame, error) {
+// NewFrame returns a frame for the chunks of r, which it retains. Its memory is reserved in the budget.
+func (r *Rows) NewFrame(budget *offheap.Budget) (*Frame, error) {
 	if !r.Retain() {
 		return nil, offheap.ErrReleased
 	}
-	f := &Frame{rows: r, copier: newCopier(r.layout)}
+	f := &Frame{rows: r, budget: budget, copier: newCopier(r.layout)}
 	f.copier.clean, f.copier.packed, f.copier.buffers = true, true, make([]sourceBuffers, r.layout.ids())
 	return f, nil
 }
@@ -58,7 +59,7 @@ func (f *Frame) grow(n int) (err error) {
 		return nil
 	}
 	f.free()
-	f.arena = offheap.NewArena(f.rows.arenas[0].Budget()).Paged()
+	f.arena = offheap.NewArena(f.budget).Paged()
 	f.memory, err = f.arena.Alloc(int64(n))
 	return err
 }

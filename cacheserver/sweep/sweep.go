@@ -98,7 +98,7 @@ func (s *Sweep) startLocked() {
 
 // work visits chunks until there is no stream.
 func (s *Sweep) work() {
-	frame, err := s.rows.NewFrame()
+	frame, err := s.rows.NewFrame(s.budget)
 	if err == nil {
 		defer frame.Close()
 	}

@@ -78,6 +78,44 @@ def test_rows_are_those_of_a_loaded_cache(
         assert got == [step.rows for step in Oracle(**order, rank=rank, world=2).share()]
 
 
+@pytest.fixture
+def wide(store: SlowStore, server: Path, tmp_path: Path) -> Iterator[Cache]:
+    """A cache that begins to load a table of 96 MB with a memory that has room for half of it, and spill files."""
+    count = 24_000
+    text = np.random.default_rng(2).bytes(4_000 * count)  # not to be compressed
+    rows = pa.table({"id": np.arange(count), "text": [text[4_000 * i : 4_000 * i + 4_000] for i in range(count)]})
+    uri = store.write("wide.parquet", rows, 500)
+    limits = {"SPILL_DIR": str(tmp_path / "spill"), "MEMORY_LIMIT": str(144 << 20)}
+    cache = Caches(server, tmp_path / "logs").start(["--files", uri], nodes=1, env=store.environment() | limits)
+    yield cache
+    cache.stop()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"shuffle": False}, {}, {"clump": 500, "window": 4}],
+    ids=["in order", "shuffled", "windows"],
+)
+def test_rows_of_spill_files_while_they_are_written(wide: Cache, connect: Connect, options: dict[str, Any]) -> None:
+    cache = connect(wide.endpoint)
+    loader = cache.loader(**options, global_batch_size=64, seed=3, world=ALONE)
+    batches = iter(loader)
+    first = next(batches)
+    status = cache.status()
+    assert status["counted"]
+    assert status["state"] == "Loading", "the first batch came after the load"
+    got = [batch.arrow() for batch in (first, *batches)]
+    want = [batch.arrow() for batch in cache.loader(**options, global_batch_size=64, seed=3, world=ALONE)]
+    assert got == want
+    ids = [id for batch in got for id in batch.column("id").to_pylist()]
+    order = options | {"rows": 24_000, "seed": 3, "global_batch": 64, "rank": 0, "world": 1}
+    assert ids == [row for step in Oracle(**order).share() for row in step.rows]
+    while "spill" not in cache.status()["nodes"][0]:  # reported once a second
+        time.sleep(0.1)
+    spill = cache.status()["nodes"][0]["spill"]
+    assert spill["pinned"] < spill["bytes"], "all rows fit in memory"
+
+
 def test_tables_and_mixtures_of_a_cache_that_loads(loading: Cache, connect: Connect) -> None:
     cache = connect(loading.endpoint)
     assert cache.table()[[17, 3]].column("id").to_pylist() == [17, 3]

@@ -22,6 +22,9 @@ type Early struct {
 	starts []int64 // first row of each split, then the number of rows; nil if some splits' rows are not known before they are decoded
 	bytes  int64   // estimate for all rows
 
+	budget  *offheap.Budget
+	copying chan struct{} // has room for one: the stream that copies rows of chunks that may be in files only
+
 	mu      sync.Mutex
 	layout  *rows.Layout
 	sealed  []*rows.Sealed        // by split; nil: it is not loaded
@@ -35,7 +38,7 @@ type Early struct {
 
 // NewEarly returns an Early for the given number of splits, none of which is known yet.
 func NewEarly(splits int) *Early {
-	e := &Early{opened: make(chan struct{}), ended: make(chan struct{}), demand: newDemand(splits), arrived: map[int]chan struct{}{}}
+	e := &Early{opened: make(chan struct{}), ended: make(chan struct{}), demand: newDemand(splits), arrived: map[int]chan struct{}{}, copying: make(chan struct{}, 1)}
 	e.sealed, e.at = make([]*rows.Sealed, splits), make([]int64, splits)
 	for i := range e.at {
 		e.at[i] = -1
@@ -43,8 +46,9 @@ func NewEarly(splits int) *Early {
 	return e
 }
 
-// open records what is loaded. After End it has no effect.
-func (e *Early) open(layout *rows.Layout, splits []source.Split) {
+// open records what is loaded, in which budget. After End it has no effect.
+func (e *Early) open(layout *rows.Layout, splits []source.Split, budget *offheap.Budget) {
+	e.budget = budget
 	starts := make([]int64, 1, len(splits)+1)
 	for i, s := range splits {
 		e.bytes += s.Bytes
@@ -139,7 +143,7 @@ func (e *Early) splitOf(row int64) int {
 }
 
 // Rows waits until the rows of runs are loaded. It returns rows with those, which the caller releases, and the runs as these number them.
-// all says that they are all rows, in their final numbers.
+// all says that they are all rows, in their final numbers, some of which may be in files only; otherwise they are in memory.
 func (e *Early) Rows(ctx context.Context, runs []rows.Run) (in *rows.Rows, found []rows.Run, all bool, err error) {
 	for _, run := range runs {
 		for split, last := e.splitOf(int64(run.First)), e.splitOf(int64(run.First+run.Rows-1)); split <= last; split++ {
@@ -148,6 +152,24 @@ func (e *Early) Rows(ctx context.Context, runs []rows.Run) (in *rows.Rows, found
 			}
 		}
 	}
+	in, found, all, err = e.find(runs)
+	if err != nil || all || !in.IsStored() {
+		return in, found, all, err
+	}
+	defer in.Release()
+	select {
+	case e.copying <- struct{}{}:
+		in, found, err = e.copy(ctx, in, found)
+		return in, found, false, err
+	case <-e.ended:
+		return e.find(runs)
+	case <-ctx.Done():
+		return nil, nil, false, ctx.Err()
+	}
+}
+
+// find is Rows for runs that are loaded, some of whose rows may be in files only.
+func (e *Early) find(runs []rows.Run) (in *rows.Rows, found []rows.Run, all bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.err != nil {

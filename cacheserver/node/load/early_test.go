@@ -41,7 +41,7 @@ func TestDemand(t *testing.T) {
 // TestTheEndOfALoadEndsWaits checks that waits end with the error of a load, and that splits which arrive later are ignored.
 func TestTheEndOfALoadEndsWaits(t *testing.T) {
 	e := NewEarly(2)
-	e.open(nil, []source.Split{{Rows: 5, Exact: true}, {Rows: 3, Exact: true}})
+	e.open(nil, []source.Split{{Rows: 5, Exact: true}, {Rows: 3, Exact: true}}, nil)
 	if count, _, ok := e.Expected(); count != 8 || !ok {
 		t.Errorf("%d rows expected (%t), want 8", count, ok)
 	}
@@ -60,12 +60,12 @@ func TestTheEndOfALoadEndsWaits(t *testing.T) {
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	other := NewEarly(1)
-	other.open(nil, []source.Split{{Rows: 5, Exact: true}})
+	other.open(nil, []source.Split{{Rows: 5, Exact: true}}, nil)
 	if _, _, _, err := other.Rows(canceled, []rows.Run{{First: 0, Rows: 1}}); !errors.Is(err, context.Canceled) {
 		t.Errorf("a canceled wait ended with %v", err)
 	}
 	uncounted := NewEarly(1)
-	uncounted.open(nil, []source.Split{{Rows: 5}})
+	uncounted.open(nil, []source.Split{{Rows: 5}}, nil)
 	if _, _, ok := uncounted.Expected(); ok {
 		t.Error("the rows of a split with deletes are known")
 	}
@@ -75,7 +75,7 @@ func TestTheEndOfALoadEndsWaits(t *testing.T) {
 func TestALoadMayEndBeforeItOpens(t *testing.T) {
 	e := NewEarly(1)
 	e.End(nil, errors.New("given up"))
-	e.open(nil, []source.Split{{Rows: 5, Exact: true}})
+	e.open(nil, []source.Split{{Rows: 5, Exact: true}}, nil)
 	if !e.IsOpen() {
 		t.Error("calls would wait for a load that has ended")
 	}

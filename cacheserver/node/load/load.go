@@ -73,7 +73,7 @@ func Run(ctx context.Context, cfg *Config, spec peer.Assign, arena *offheap.Aren
 	l.encoded = sync.OnceValue(func() []byte { return encodeSchema(l.layout.Schema()) })
 	l.restore()
 	if l.layout != nil {
-		l.early.open(l.layout, l.splits)
+		l.early.open(l.layout, l.splits, l.Budget)
 	}
 	if l.restored < len(l.splits) || len(l.splits) == 0 {
 		err = l.loadMissing(ctx)
@@ -108,7 +108,7 @@ func (l *load) loadMissing(ctx context.Context) error {
 		if l.layout, err = rows.NewLayout(l.dataset.Schema()); err != nil {
 			return err
 		}
-		l.early.open(l.layout, l.splits)
+		l.early.open(l.layout, l.splits, l.Budget)
 	}
 	return l.loadAll(ctx)
 }
@@ -304,13 +304,10 @@ func (l *load) decode(ctx context.Context, j job, a *admission) (err error) {
 		}
 	}
 	start := time.Now()
-	sealed, err := builder.finish()
+	sealed, err := builder.finish(split)
 	copying += time.Since(start)
 	if err != nil {
 		return l.explain(split, err)
-	}
-	if kept := split.Kept(); kept >= 0 && sealed.Rows != kept {
-		return fmt.Errorf("%s: %d rows are left of it, planned were %d: its deletes or statistics have changed or are wrong: cacheserver audit lists the latter", split, sealed.Rows, kept)
 	}
 	l.Metrics.LoadSeconds.WithLabelValues(ops.StageDecode).Add((time.Since(begin) - copying).Seconds())
 	l.Metrics.LoadSeconds.WithLabelValues(ops.StageCopy).Add(copying.Seconds())

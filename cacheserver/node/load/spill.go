@@ -105,8 +105,11 @@ func (l *load) builder(index int) (*builder, error) {
 	return b, err
 }
 
-func (b *builder) finish() (rows.Sealed, error) {
+func (b *builder) finish(split source.Split) (rows.Sealed, error) {
 	sealed, err := b.Finish()
+	if kept := split.Kept(); err == nil && kept >= 0 && sealed.Rows != kept {
+		err = fmt.Errorf("%d rows are left of it, planned were %d: its deletes or statistics have changed or are wrong: cacheserver audit lists the latter", sealed.Rows, kept)
+	}
 	if err == nil && b.out != nil {
 		err = b.out.finish(sealed)
 	}

@@ -79,11 +79,14 @@ func (s *sender) await(runs []rows.Run, count int) (in *rows.Rows, found []rows.
 	}
 	s.loading += time.Since(begin)
 	s.begin = s.begin.Add(time.Since(begin)) // the time that a message took leaves out the wait
-	if all {
-		s.Rows, s.Early = in, nil // released at the end of the stream
+	if !all {
+		return in, found, in.Release, nil
+	}
+	s.Rows, s.Early, s.Sweep = in, nil, s.Swept() // released at the end of the stream
+	if s.Sweep == nil {
 		return in, runs, func() {}, nil
 	}
-	return in, found, in.Release, nil
+	return s.collected(firstRows(runs, count))
 }
 
 // earlyRefusal is the status of an error of Early.

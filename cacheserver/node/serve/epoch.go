@@ -50,7 +50,7 @@ func (s *sender) epoch(length int64) error {
 	}
 	every, early := s.cutsNow(length, most), s.Early != nil
 	ahead := newAhead(s.Rows)
-	defer ahead.wait()
+	defer func() { ahead.wait() }()
 	var runs []rows.Run // of this node, not sent yet
 	var rows int        // number of rows in runs
 	for left := every.positions; ; {
@@ -75,11 +75,18 @@ func (s *sender) epoch(length int64) error {
 				return err
 			}
 		}
-		if early && s.Early == nil { // all rows are loaded now
-			every, early = s.cutsNow(length, most), false
-		}
 		if passed == 0 {
 			return nil
+		}
+		if early && s.Early == nil { // all rows are loaded now
+			walk, early, ahead = walk.(*announced).walk, false, newAhead(s.Rows)
+			if scattered, err := s.scattered(); err != nil {
+				return err
+			} else if scattered {
+				every = s.sweptCuts(length)
+				return s.sweptBy("", parts(walk, every, unsent, left), every)
+			}
+			every = s.cutsNow(length, most)
 		}
 		if len(unsent) < len(runs) {
 			runs = runs[:copy(runs, unsent)]

@@ -47,12 +47,13 @@ type Early interface {
 
 // Lent is the rows of a ticket in use by one call, which must call Done once.
 type Lent struct {
-	Rows    *rows.Rows       // nil while they are loaded
-	Early   Early            // in their place
-	Mean    int64            // with Early: an estimate of the bytes of a row
-	Columns *rows.Projection // the ticket's
-	Sweep   *sweep.Sweep     // over Rows; nil: they stay in memory
-	Index   *pick.Index      // of the ticket's filter; nil: without one
+	Rows    *rows.Rows          // nil while they are loaded
+	Early   Early               // in their place
+	Swept   func() *sweep.Sweep // with Early: what becomes Sweep once all rows are loaded
+	Mean    int64               // with Early: an estimate of the bytes of a row
+	Columns *rows.Projection    // the ticket's
+	Sweep   *sweep.Sweep        // over Rows; nil: they stay in memory
+	Index   *pick.Index         // of the ticket's filter; nil: without one
 	Ticket  protocol.Ticket
 	Calls   *Calls // this one among them
 	Done    func()

@@ -222,7 +222,7 @@ func (s *sender) gather(runs []rows.Run, count, most int) (message rows.Message,
 	}
 	defer done()
 	message, left, err = s.gatherFrom(in, found, count, most)
-	if s.Early != nil && err == nil {
+	if in != s.Rows && err == nil {
 		left = withoutRows(runs, message.Rows)
 	}
 	return message, left, err
@@ -247,6 +247,11 @@ func (s *sender) holding(runs []rows.Run, count int) (in *rows.Rows, found []row
 	if s.Sweep == nil || len(runs) == 0 {
 		return s.await(runs, count)
 	}
+	return s.collected(runs)
+}
+
+// collected is holding for rows that are read from files.
+func (s *sender) collected(runs []rows.Run) (in *rows.Rows, found []rows.Run, done func(), err error) {
 	part, done, err := s.collect(runs)
 	if err != nil {
 		return nil, nil, nil, err

@@ -42,11 +42,15 @@ func (l Lent) scattered() (bool, error) {
 	return int64(len(chunks)-2)*each > 2*sent, nil
 }
 
-// parts is the walk of a sweep over the rows of a stream: parts end where its messages do.
-func parts(walk walk, every cut) sweep.Walk {
-	left := every.positions
+// parts is the walk of a sweep over the rows of a stream: parts end where its messages do. It begins with rows of unsent, after which the walk goes
+// on; the first message ends after left positions of it.
+func parts(walk walk, every cut, unsent []rows.Run, left uint64) sweep.Walk {
 	return func(most int) (runs []rows.Run, ends []int, last bool) {
-		for count := 0; ; {
+		count := 0
+		for _, run := range unsent {
+			count += int(run.Rows)
+		}
+		for runs, unsent = unsent, nil; ; {
 			runs = slices.Grow(runs, blockRuns)
 			block := runs[len(runs) : len(runs)+blockRuns]
 			n, passed := walk.Next(block, left)
@@ -69,7 +73,7 @@ func parts(walk walk, every cut) sweep.Walk {
 
 // sweepKey names the sequence of a ticket, for sweep.Open.
 func sweepKey(t protocol.Ticket) string {
-	t.Incarnation, t.Expires, t.Columns = "", 0, nil // parts have all columns
+	t.Incarnation, t.Expires, t.Columns, t.Early = "", 0, nil, false // parts have all columns
 	key, err := json.Marshal(t)
 	if err != nil {
 		return "" // Open then prepares no parts of the next epoch
@@ -91,13 +95,24 @@ func (s *sender) swept(length int64) error {
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "ticket: %v", err)
 	}
+	every := s.sweptCuts(length)
+	return s.sweptBy(sweepKey(s.Ticket), parts(walk, every, nil, every.positions), every)
+}
+
+// sweptCuts says where the messages of swept end.
+func (s *sender) sweptCuts(length int64) cut {
 	most := min(mostBytes, s.most)
-	every := s.cuts(s.Rows.MeanBytes(s.Columns), min(length, most/16*15), most)
-	stream := s.Sweep.Open(sweepKey(s.Ticket), parts(walk, every))
+	return s.cuts(s.Rows.MeanBytes(s.Columns), min(length, most/16*15), most)
+}
+
+// sweptBy is swept for the rest of a stream.
+func (s *sender) sweptBy(key string, rest sweep.Walk, every cut) error {
+	most := min(mostBytes, s.most)
+	stream := s.Sweep.Open(key, rest)
 	defer stream.Close()
 	if next, ok := s.following(); ok {
 		if walk, err := next.walk(); err == nil {
-			stream.Then(sweepKey(next.Ticket), parts(walk, every))
+			stream.Then(sweepKey(next.Ticket), parts(walk, every, nil, every.positions))
 		}
 	}
 	for {
