@@ -205,7 +205,11 @@ func (w *work) change(ctx context.Context, t *opened) (table.TableCommit, error)
 	}
 	tx := t.NewTransaction()
 	properties := ice.Properties{propertyPut: w.Put, propertyFingerprint: w.Fingerprint, propertyMode: w.Mode}
-	if err := tx.ReplaceDataFilesWithDataFiles(ctx, gone, added, properties, table.WithoutAutoNameMapping()); err != nil {
+	err := tx.ReplaceDataFilesWithDataFiles(ctx, gone, added, properties, table.WithoutAutoNameMapping())
+	if err != nil && strings.Contains(err.Error(), "already referenced by table") { // iceberg-go has no error of its own for it
+		return table.TableCommit{}, commit.Refused("%s has these files already, in a snapshot that has expired: the dataset was committed", w.Table)
+	}
+	if err != nil {
 		return table.TableCommit{}, fmt.Errorf("a snapshot of %s: %w", w.Table, err)
 	}
 	return tx.TableCommit()

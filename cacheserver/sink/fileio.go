@@ -54,19 +54,19 @@ func (c *created) ReadFrom(r io.Reader) (int64, error) { return c.Buffer.ReadFro
 // Close writes the file.
 func (c *created) Close() error { return c.to.WriteFile(c.uri, c.Bytes()) }
 
-// memory is a file in memory. It is its own fs.FileInfo, and an IO that has only this file.
-type memory struct {
+// inMemory is a file in memory. It is its own fs.FileInfo, and an IO that has only this file.
+type inMemory struct {
 	*bytes.Reader
 	uri string
 }
 
-func (m memory) Open(string) (iceio.File, error) { return m, nil }
-func (m memory) Remove(string) error             { return fs.ErrInvalid }
-func (m memory) Close() error                    { return nil }
-func (m memory) Stat() (fs.FileInfo, error)      { return m, nil }
-func (m memory) Name() string                    { return m.uri }
-func (m memory) Size() int64                     { return m.Reader.Size() }
-func (m memory) Mode() fs.FileMode               { return 0o444 }
-func (m memory) ModTime() time.Time              { return time.Time{} }
-func (m memory) IsDir() bool                     { return false }
-func (m memory) Sys() any                        { return nil }
+func (m inMemory) Open(string) (iceio.File, error) { return m, nil }
+func (m inMemory) Remove(string) error             { return fs.ErrInvalid }
+func (m inMemory) Close() error                    { return nil }
+func (m inMemory) Stat() (fs.FileInfo, error)      { return m, nil }
+func (m inMemory) Name() string                    { return m.uri }
+func (m inMemory) Size() int64                     { return m.Reader.Size() }
+func (m inMemory) Mode() fs.FileMode               { return 0o444 }
+func (m inMemory) ModTime() time.Time              { return time.Time{} }
+func (m inMemory) IsDir() bool                     { return false }
+func (m inMemory) Sys() any                        { return nil }

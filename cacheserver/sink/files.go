@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 
@@ -57,7 +58,11 @@ func (s *Tables) Write(ctx context.Context, text []byte, schema *arrow.Schema, p
 	defer s.Budget.Release(fileMemory)
 	for part := range parts {
 		w := &partWriter{order: o, store: store, schema: withIDs(schema, o.Schema), each: each, part: part.Number}
-		if err := w.all(ctx, part.Batches); err != nil {
+		err := w.all(ctx, part.Batches)
+		if err != nil && !w.passing && ctx.Err() == nil {
+			return commit.Refused("part %d: %w", part.Number, err)
+		}
+		if err != nil {
 			return fmt.Errorf("part %d: %w", part.Number, err)
 		}
 	}
@@ -89,7 +94,8 @@ type partWriter struct {
 	each   func([]byte) error
 	part   int
 
-	written int // files
+	passing bool // whether the store may take a file that it has not taken, if it is tried again
+	written int  // files
 	bytes   int64
 	file    *pqarrow.FileWriter // nil: none was begun
 	out     bytes.Buffer
@@ -119,7 +125,10 @@ func (w *partWriter) add(batch arrow.RecordBatch) (err error) {
 			return err
 		}
 	}
-	named := relabel(batch, w.schema)
+	named, err := relabel(batch, w.schema)
+	if err != nil {
+		return err
+	}
 	defer named.Release()
 	for _, c := range batch.Columns() {
 		w.bytes += int64(c.Data().SizeInBytes())
@@ -137,10 +146,11 @@ func (w *partWriter) finish(ctx context.Context) error {
 	}
 	uri := fmt.Sprintf("%s%05d-%05d.parquet", w.order.Prefix, w.part, w.written)
 	if err := w.store.Write(ctx, uri, w.out.Bytes()); err != nil {
+		w.passing = errors.Is(err, objstore.ErrUnavailable)
 		return err
 	}
 	w.file, w.bytes, w.written = nil, 0, w.written+1
-	of, err := table.FileToDataFile(ctx, memory{bytes.NewReader(w.out.Bytes()), uri}, uri, w.order.Schema, w.order.partitions(), 0, nil)
+	of, err := table.FileToDataFile(ctx, inMemory{bytes.NewReader(w.out.Bytes()), uri}, uri, w.order.Schema, w.order.partitions(), 0, nil)
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
 	ice "github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
@@ -159,43 +158,11 @@ func fieldWithID(c arrow.Field, of ice.NestedField) arrow.Field {
 		c.Type = arrow.ListOfField(fieldWithID(t.ElemField(), of.Type.(*ice.ListType).ElementField()))
 	case *arrow.LargeListType:
 		c.Type = arrow.LargeListOfField(fieldWithID(t.ElemField(), of.Type.(*ice.ListType).ElementField()))
-	case *arrow.FixedSizeListType:
-		c.Type = arrow.FixedSizeListOfField(t.Len(), fieldWithID(t.ElemField(), of.Type.(*ice.ListType).ElementField()))
+	case *arrow.FixedSizeListType: // Parquet has none, and pqarrow writes none with nulls
+		c.Type = arrow.ListOfField(fieldWithID(t.ElemField(), of.Type.(*ice.ListType).ElementField()))
 	case *arrow.MapType:
 		m := of.Type.(*ice.MapType)
 		c.Type = arrow.MapOfFields(fieldWithID(t.KeyField(), m.KeyField()), fieldWithID(t.ItemField(), m.ValueField()))
 	}
 	return c
-}
-
-// relabel returns a batch with the same values and another schema, whose types differ in metadata only.
-func relabel(batch arrow.RecordBatch, schema *arrow.Schema) arrow.RecordBatch {
-	columns := make([]arrow.Array, batch.NumCols())
-	for i, c := range batch.Columns() {
-		data := relabelData(c.Data(), schema.Field(i).Type)
-		columns[i] = array.MakeFromData(data)
-		data.Release()
-	}
-	made := array.NewRecordBatch(schema, columns, batch.NumRows())
-	for _, c := range columns {
-		c.Release()
-	}
-	return made
-}
-
-func relabelData(d arrow.ArrayData, dt arrow.DataType) arrow.ArrayData {
-	nested, ok := dt.(arrow.NestedType)
-	if !ok {
-		return array.NewData(dt, d.Len(), d.Buffers(), nil, d.NullN(), d.Offset())
-	}
-	fields := nested.Fields()
-	if m, ok := dt.(*arrow.MapType); ok {
-		fields = []arrow.Field{{Type: m.Elem()}}
-	}
-	children := make([]arrow.ArrayData, len(d.Children()))
-	for i, child := range d.Children() {
-		children[i] = relabelData(child, fields[i].Type)
-		defer children[i].Release()
-	}
-	return array.NewData(dt, d.Len(), d.Buffers(), children, d.NullN(), d.Offset())
 }

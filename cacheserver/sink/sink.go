@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -105,7 +106,7 @@ func (s *Tables) open(ctx context.Context, id table.Identifier, r commit.Request
 // permanent reports whether trying again is of no use after an answer of the catalog.
 func permanent(err error) bool {
 	var refusal *commit.Refusal
-	return errors.As(err, &refusal) || slices.ContainsFunc([]error{
+	return errors.As(err, &refusal) || errors.Is(err, fs.ErrPermission) || slices.ContainsFunc([]error{
 		rest.ErrBadRequest, rest.ErrUnauthorized, rest.ErrForbidden, rest.ErrAuthorizationExpired,
 		icecatalog.ErrNoSuchTable, icecatalog.ErrNoSuchNamespace, ice.ErrInvalidArgument, ice.ErrNotImplemented,
 	}, func(known error) bool { return errors.Is(err, known) })

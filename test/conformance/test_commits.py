@@ -11,19 +11,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from canon import difference, rows_of
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField
-from server import Cache, Caches
-from stores import rest_catalog
+from server import Cache, Caches, s3_environment
+from stores import BUCKET, minio, rest_catalog
 from test_puts import SCHEMA, Writer, refused, rows
 
 PARTS, ROWS = 4, 500
@@ -253,6 +256,69 @@ def test_several_at_once(lake: Lake) -> None:
     assert {s.snapshot_id for s in lake.load().snapshots()} == set(made)
     assert len(set(made)) == 3
     assert lake.ids() == [10_000 * i + row for i in range(3) for row in range(PARTS * ROWS)]
+
+
+def everything(count: int) -> pa.Table:
+    """Rows of all types that a table can have, with nulls, empty values, and more bytes than a file has."""
+    numbers = range(count)
+    some = lambda value: [None if i % 5 == 3 else value(i) for i in numbers]  # noqa: E731
+    pair = pa.struct([pa.field("x", pa.int32(), nullable=False), ("names", pa.list_(pa.string()))])
+    columns: dict[str, tuple[pa.DataType, Any]] = {
+        "bool": (pa.bool_(), some(lambda i: i % 2 == 0)),
+        "int": (pa.int32(), some(lambda i: -i)),
+        "long": (pa.int64(), some(lambda i: i << 33)),
+        "float": (pa.float32(), some(lambda i: i / 3)),
+        "double": (pa.float64(), some(lambda i: float("nan") if i % 7 == 0 else -i / 3)),
+        "decimal": (pa.decimal128(12, 2), some(lambda i: Decimal(i) / 4)),
+        "date": (pa.date32(), some(lambda i: i)),
+        "time": (pa.time64("us"), some(lambda i: i)),
+        "at": (pa.timestamp("us"), some(lambda i: i)),
+        "zoned": (pa.timestamp("us", "UTC"), some(lambda i: i)),
+        "text": (pa.string(), some(lambda i: "ü" * (i % 4))),
+        "large": (pa.large_string(), some(lambda i: f"{i} " * 400)),
+        "binary": (pa.binary(), some(lambda i: bytes(i % 3))),
+        "fixed": (pa.binary(4), some(lambda i: i.to_bytes(4, "big"))),
+        "tokens": (pa.large_list(pa.int64()), some(lambda i: [i] * (i % 5))),
+        "embedding": (pa.list_(pa.float32(), 3), some(lambda i: [i, None, i / 2])),
+        "pairs": (pa.list_(pair), some(lambda i: [{"x": i, "names": None}, None, {"x": 1, "names": ["a", None]}])),
+        "map": (pa.map_(pa.string(), pa.int32()), some(lambda i: [(str(i), i), ("", None)][: i % 3])),
+    }
+    return pa.table({name: pa.array(values, dt) for name, (dt, values) in columns.items()})
+
+
+def test_all_types_in_an_object_store(
+    proxy: Proxy, caches: Caches, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    binary = request.config.getoption("--minio")
+    if binary is None:
+        pytest.skip("no --minio given: run 'make test-conformance'")
+    with minio(binary.resolve(), tmp_path) as properties:
+        env = {"CATALOG_URI": proxy.uri, **s3_environment(properties)}
+        cache = caches.start(["--puts"], mode="cluster", env=env)
+        cache.wait("Ready")
+        lake, want = Lake(proxy, cache, "everything"), everything(24_000)
+        begun = lake.writer.begin("all", 2, want.schema)
+        for part in (0, 1):
+            lake.writer.send(begun, 2, part, want.slice(20_000 * part, 20_000 * (1 - part) or 4_000))
+        lake.writer.act("put.publish", put=begun["put"])
+        folder = {"write.data.path": f"s3://{BUCKET}/everything"}
+        lake.catalog.create_table(lake.table, want.schema, properties=folder)
+        lake.commit("all")
+        table = RestCatalog("tests", uri=f"http://{proxy.catalog}", **properties).load_table(lake.table)
+        files = sorted(task.file.file_path for task in table.scan().plan_files())
+        assert len(files) == 3, "two files of the first part, one of the second"
+        assert all(f.startswith(f"s3://{BUCKET}/everything/") for f in files)
+        scanned = table.scan().to_arrow().drop_columns(["pairs"])  # pyiceberg reads null lists of structs as empty ones
+        assert difference(rows_of(scanned), rows_of(want.drop_columns(["pairs"]))) == ""
+        flags = ["--catalog-uri", proxy.uri, "--schema-name", "db", "--table-name", "everything"]
+        other = caches.start(flags, env=env)
+        other.wait("Ready")
+        reader = Writer(other)
+        served = reader.client.read(reader.client.command(kind="shard", index=0, total=1))
+        assert served["long"].equals(want["long"])
+        assert difference(rows_of(served), rows_of(want)) == ""
+        for each in (cache, other):
+            each.stop(signal.SIGKILL)
 
 
 @pytest.mark.parametrize("seed", range(2))
