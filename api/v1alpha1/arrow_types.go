@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // ArrowCache names the table or its files and describes the pods that hold it. The fields that decide which rows are in memory have the tag
@@ -14,6 +15,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="[has(self.metadataLocation), has(self.catalog), has(self.source)].exists_one(set, set) || (has(self.puts) && self.puts.enabled && !has(self.metadataLocation) && !has(self.catalog) && !has(self.source))",message="exactly one of metadataLocation, catalog and source must be set, or none and puts.enabled for a cache of what clients put"
 // +kubebuilder:validation:XValidation:rule="has(self.table) == (has(self.metadataLocation) || has(self.catalog))",message="table must be set, unless source is or puts.enabled alone"
 // +kubebuilder:validation:XValidation:rule="has(self.metadataLocation) || has(self.catalog) || has(self.source) || (!has(self.columns) && !has(self.filter) && !has(self.snapshot) && !has(self.trustManifests))",message="a cache of what clients put has no table to select from: leave columns, filter, snapshot and trustManifests out"
+// +kubebuilder:validation:XValidation:rule="!has(self.puts) || !has(self.puts.keep) || self.puts.keep != 'Disk' || has(self.spill)",message="puts.keep: Disk needs files: set spill"
 // +kubebuilder:validation:XValidation:rule="!has(self.derive) || (has(self.puts) && self.puts.enabled)",message="derive puts a dataset: set puts.enabled"
 // +kubebuilder:validation:XValidation:rule="!has(self.puts) || !self.puts.enabled || !has(self.replicas) || self.replicas == 1",message="puts.enabled needs replicas: 1, as a dataset is in the copy that took it"
 // +kubebuilder:validation:XValidation:rule="!has(self.source) || !has(self.source.files) || (!has(self.snapshot) && !has(self.trustManifests))",message="plain files have no snapshots and no manifests: leave snapshot and trustManifests out"
@@ -151,6 +153,15 @@ type Puts struct {
 	// enabled lets them.
 	Enabled bool `json:"enabled"`
 
+	// limit is how much memory of each data node datasets may take, such as 16Gi, with the streams that put them. Unset: all that rows may take.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('16Mi')) >= 0",message="limit must be at least 16Mi: it counts bytes, such as 16Gi"
+	Limit *resource.Quantity `json:"limit,omitempty"`
+
+	// keep is how datasets are kept whose clients don't say it: Memory, or Disk, in files of spill too. Unset: Disk if spill is set.
+	// +optional
+	Keep PutKeep `json:"keep,omitempty"`
+
 	// writers are the ServiceAccounts that may put, replace and drop datasets, as <namespace>/<name>, or <namespace>/* for all of a namespace.
 	// They must be among the readers too. Unset: all of the DataCache's own namespace or, with access.readers: Anyone, whoever may read.
 	// +optional
@@ -161,12 +172,22 @@ type Puts struct {
 	Writers []string `json:"writers,omitempty"`
 }
 
+// PutKeep is how a dataset is kept.
+// +kubebuilder:validation:Enum=Memory;Disk
+type PutKeep string
+
+// The values of PutKeep, which a head knows in lower case.
+const (
+	KeepMemory PutKeep = "Memory"
+	KeepDisk   PutKeep = "Disk"
+)
+
 // OfPods returns what pods are started with. Who may put is told to running ones.
 func (p *Puts) OfPods() *Puts {
 	if p == nil {
 		return nil
 	}
-	return &Puts{Enabled: p.Enabled}
+	return &Puts{Enabled: p.Enabled, Limit: p.Limit, Keep: p.Keep}
 }
 
 // MayPut reports whether clients may put datasets.

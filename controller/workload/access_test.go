@@ -40,3 +40,23 @@ func TestWriters(t *testing.T) {
 		t.Error("other writers replace the pods")
 	}
 }
+
+func TestPuts(t *testing.T) {
+	t.Parallel()
+	dc := cachetest.Minimal()
+	dc.Spec.Arrow.Puts = &v1alpha1.Puts{Enabled: true, Limit: new(quantity("16Gi")), Keep: v1alpha1.KeepDisk}
+	for enabled, want := range map[bool]string{true: "true disk 17179869184", false: "  "} {
+		dc.Spec.Arrow.Puts.Enabled = enabled
+		head, node := headPod(dc, Server{}).Spec.Containers[0], nodePod(dc, Server{}).Spec.Containers[0]
+		env := map[string]string{}
+		for _, v := range head.Env {
+			env["head "+v.Name] = v.Value
+		}
+		for _, v := range node.Env {
+			env["node "+v.Name] = v.Value
+		}
+		if got := env["head PUTS"] + " " + env["head PUT_KEEP"] + " " + env["node PUT_LIMIT"]; got != want {
+			t.Errorf("enabled %v: %q, want %q", enabled, got, want)
+		}
+	}
+}

@@ -44,6 +44,8 @@ const (
 	envGoMemory   = "GOMEMLIMIT"
 	envMachine    = "NODE_NAME"
 	envPuts       = "PUTS"
+	envPutKeep    = "PUT_KEEP"
+	envPutLimit   = "PUT_LIMIT"
 	envCopy       = "COPY" // number of the copy that a pod belongs to
 	envSpillDir   = "SPILL_DIR"
 	envSpillLimit = "SPILL_LIMIT"

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -125,6 +126,9 @@ func headPod(dc *v1alpha1.DataCache, server Server) corev1.PodTemplateSpec {
 	env := append(sourceEnv(dc), selectionEnv(dc)...)
 	if dc.Spec.Arrow.MayPut() {
 		env = append(env, variable(envPuts, "true"))
+		if keep := dc.Spec.Arrow.Puts.Keep; keep != "" {
+			env = append(env, variable(envPutKeep, strings.ToLower(string(keep))))
+		}
 	}
 	// A head's memory is all Go heap (plan and footers); data nodes keep rows outside the heap, under their own limit.
 	memory := resources.Limits[corev1.ResourceMemory]
@@ -135,7 +139,11 @@ func headPod(dc *v1alpha1.DataCache, server Server) corev1.PodTemplateSpec {
 func nodePod(dc *v1alpha1.DataCache, server Server) corev1.PodTemplateSpec {
 	resources := sized(dc.Spec.Arrow.DataNode.Resources, corev1.ResourceList{corev1.ResourceCPU: quantity("2"), corev1.ResourceMemory: quantity("2Gi")})
 	machine := corev1.EnvVar{Name: envMachine, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}}
-	template := podTemplate(dc, wellknown.RoleNode, server, cacheContainer(dc, wellknown.RoleNode, append(sourceEnv(dc), machine), resources))
+	env := append(sourceEnv(dc), machine)
+	if dc.Spec.Arrow.MayPut() && dc.Spec.Arrow.Puts.Limit != nil {
+		env = append(env, variable(envPutLimit, Decimal(dc.Spec.Arrow.Puts.Limit.Value())))
+	}
+	template := podTemplate(dc, wellknown.RoleNode, server, cacheContainer(dc, wellknown.RoleNode, env, resources))
 	mountSharing(dc, &template.Spec)
 	mountSpill(dc, &template.Spec)
 	template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{

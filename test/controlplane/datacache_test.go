@@ -107,11 +107,29 @@ func TestDataCacheValidation(t *testing.T) {
 			dc.Spec.Arrow.Spill = spillOf("200Gi")
 			dc.Spec.Arrow.Spill.HostPath = &v1alpha1.SpillFolder{Path: "/mnt/../etc"}
 		}, "path must be absolute, without .."},
-		"what clients put":               {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly() }, ""},
-		"a table and what clients put":   {func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Puts = &v1alpha1.Puts{Enabled: true} }, ""},
-		"nothing, and nobody may put":    {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Puts.Enabled = false }, "exactly one of metadataLocation, catalog and source"},
-		"columns of what clients put":    {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Columns = []string{"a"} }, "has no table to select from"},
-		"a table's name, and no table":   {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Table = "demo.reviews" }, "table must be set, unless source is or puts.enabled alone"},
+		"what clients put":             {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly() }, ""},
+		"a table and what clients put": {func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Puts = &v1alpha1.Puts{Enabled: true} }, ""},
+		"nothing, and nobody may put":  {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Puts.Enabled = false }, "exactly one of metadataLocation, catalog and source"},
+		"columns of what clients put":  {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Columns = []string{"a"} }, "has no table to select from"},
+		"a table's name, and no table": {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Table = "demo.reviews" }, "table must be set, unless source is or puts.enabled alone"},
+		"files without spill":          {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Puts.Keep = v1alpha1.KeepDisk }, "puts.keep: Disk needs files: set spill"},
+		"a limit of a few bytes": {func(dc *v1alpha1.DataCache) {
+			*dc.Spec.Arrow = putsOnly()
+			dc.Spec.Arrow.Puts.Limit = new(resource.MustParse("16"))
+		}, "limit must be at least 16Mi"},
+		"writers": {func(dc *v1alpha1.DataCache) {
+			*dc.Spec.Arrow = putsOnly()
+			dc.Spec.Arrow.Puts.Writers = []string{"a/*", "b/x.y"}
+		}, ""},
+		"a writer of no namespace": {func(dc *v1alpha1.DataCache) {
+			*dc.Spec.Arrow = putsOnly()
+			dc.Spec.Arrow.Puts.Writers = []string{"etl"}
+		}, "writers"},
+		"a step": {func(dc *v1alpha1.DataCache) {
+			*dc.Spec.Arrow = putsOnly()
+			dc.Spec.Arrow.Derive = &v1alpha1.Derive{Dataset: "tok", Image: "tok:1"}
+		}, ""},
+		"a step, and nobody may put":     {func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Derive = &v1alpha1.Derive{Dataset: "tok", Image: "tok:1"} }, "derive puts a dataset: set puts.enabled"},
 		"two copies of what clients put": {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Replicas = 2 }, "puts.enabled needs replicas: 1"},
 		"half a second": {func(dc *v1alpha1.DataCache) {
 			dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{AsOf: new("2026-01-01T00:00:00.5Z")}
