@@ -3,7 +3,11 @@
 
 package offheap
 
-import "golang.org/x/sys/unix"
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
 
 const mapNoReserve = unix.MAP_NORESERVE
 
@@ -20,4 +24,12 @@ func advisePages(b []byte) {
 func Populate(b []byte) {
 	// This is only advice: unmapped pages are mapped when they are written.
 	_ = unix.Madvise(b, unix.MADV_POPULATE_WRITE)
+}
+
+// movePages moves the pages of memory to other addresses of the same length, whose own pages are freed; from is then as if it had just been mapped.
+func movePages(from, to []byte) error {
+	n := uintptr(len(from))
+	_, err := unix.MremapPtr(unsafe.Pointer(unsafe.SliceData(from)), n, unsafe.Pointer(unsafe.SliceData(to)), n,
+		unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED|unix.MREMAP_DONTUNMAP)
+	return err
 }

@@ -5,6 +5,8 @@
 
 package offheap
 
+import "errors"
+
 const mapNoReserve = 0
 
 // advisePages does nothing: only Linux has MADV_NOHUGEPAGE.
@@ -12,3 +14,6 @@ func advisePages([]byte) {}
 
 // Populate does nothing: only Linux has MADV_POPULATE_WRITE.
 func Populate([]byte) {}
+
+// movePages is not supported.
+func movePages(_, _ []byte) error { return errors.ErrUnsupported }

@@ -111,14 +111,9 @@ func (r *Region) holdLocked() {
 // fill reads the memory for the first holder.
 func (r *Region) fill() error {
 	a, n := r.arena, int64(len(r.bytes))
-	err := a.budget.Reserve(n)
+	err := r.mapMemory()
 	if err == nil {
-		a.budget.countMapped(n)
-		if err = unix.Mprotect(r.bytes, unix.PROT_READ|unix.PROT_WRITE); err == nil {
-			Populate(r.bytes)
-			err = r.read(r.bytes)
-		}
-		if err != nil {
+		if err = r.read(r.bytes); err != nil {
 			_ = hide(r.bytes) // the error of the read says more
 			a.budget.countMapped(-n)
 			a.budget.Release(n)
@@ -133,6 +128,53 @@ func (r *Region) fill() error {
 		a.reserved += n
 	}
 	return err
+}
+
+// mapMemory reserves and maps the memory, which then has any content.
+func (r *Region) mapMemory() error {
+	a, n := r.arena, int64(len(r.bytes))
+	if a.takeOver(r) {
+		return nil
+	}
+	if err := a.budget.Reserve(n); err != nil {
+		return err
+	}
+	if err := unix.Mprotect(r.bytes, unix.PROT_READ|unix.PROT_WRITE); err != nil {
+		a.budget.Release(n)
+		return err
+	}
+	a.budget.countMapped(n)
+	Populate(r.bytes)
+	return nil
+}
+
+// mostLooked is how many regions takeOver looks at.
+const mostLooked = 16
+
+// takeOver moves the pages of a region that would be dropped to r, which costs a tenth of freeing them and having the kernel clear others. It returns
+// false if there is room without, or no region of about the length.
+func (a *Arena) takeOver(r *Region) bool {
+	n := int64(len(r.bytes))
+	if a.budget.limit-a.budget.kept-a.budget.Used() >= n {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	looked := 0
+	for e := a.idle.Front(); e != nil && looked < mostLooked; e = e.Next() {
+		looked++
+		from := e.Value.(*Region)
+		more := int64(len(from.bytes)) - n
+		if more < 0 || more > n/4 {
+			continue
+		}
+		if err := movePages(from.bytes[:n], r.bytes); err != nil {
+			return false
+		}
+		from.freeLocked(n)
+		return true
+	}
+	return false
 }
 
 // Drop ends a hold.
@@ -162,7 +204,7 @@ func (a *Arena) evict(n int64) (freed int64) {
 	defer a.mu.Unlock()
 	for freed < n && a.idle.Len() > 0 {
 		r := a.idle.Front().Value.(*Region)
-		r.freeLocked()
+		r.freeLocked(0)
 		freed += int64(len(r.bytes))
 	}
 	return freed
@@ -173,12 +215,12 @@ func (r *Region) Free() {
 	r.arena.mu.Lock()
 	defer r.arena.mu.Unlock()
 	if r.idle != nil {
-		r.freeLocked()
+		r.freeLocked(0)
 	}
 }
 
-// freeLocked drops the memory of a region that nobody holds.
-func (r *Region) freeLocked() {
+// freeLocked drops the memory of a region that nobody holds, of which so many bytes were moved to another region.
+func (r *Region) freeLocked(moved int64) {
 	r.wakeLocked()
 	if err := hide(r.bytes); err != nil {
 		panic(fmt.Sprintf("offheap: protect memory that is mapped: %v", err))
@@ -186,8 +228,8 @@ func (r *Region) freeLocked() {
 	r.resident = false
 	size := int64(len(r.bytes))
 	r.arena.reserved -= size
-	r.arena.budget.countMapped(-size)
-	r.arena.budget.Release(size)
+	r.arena.budget.countMapped(moved - size)
+	r.arena.budget.Release(size - moved)
 }
 
 // hide returns the pages to the kernel and makes their addresses inaccessible.
