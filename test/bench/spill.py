@@ -153,7 +153,8 @@ class Bench:
         times = f" ({cost['cpu'] / beside:.2f} of memory)" if disk and beside else ""
         print(
             f"{where:8} {name} epoch {number}: first batch {cost['first']:5.2f} s, {cost['speed'] / 1e6:5.0f} MB/s"
-            f"{share}, {cost['cpu']:5.2f} CPU-s/GB{times}, read {cost['read'] / stored:5.2f} D, peak {peak / 1e6:.0f} MB",
+            f"{share}, {cost['cpu']:5.2f} CPU-s/GB{times}, read {cost['read'] / stored:5.2f} D,"
+            f" peak {peak / 1e6:.0f} MB",
             flush=True,
         )
 
