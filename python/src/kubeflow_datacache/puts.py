@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -341,6 +342,8 @@ def _table(data: Any) -> pa.Table:
         return pa.concat_tables([schema.empty_table(), *data.with_format("arrow").iter(batch_size=1 << 14)])
     if module == "pandas":
         return pa.Table.from_pandas(data, preserve_index=False)
+    if module == "polars" and type(data).__name__ == "DataFrame":
+        return data.to_arrow(compat_level=sys.modules["polars"].CompatLevel.oldest())  # pyarrow casts few views
     if hasattr(data, "__arrow_c_stream__"):
         return pa.table(data)
     try:

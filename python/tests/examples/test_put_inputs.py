@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""put() of frames of pandas and Datasets of datasets, and of Datasets of Ray, from its tasks."""
+"""put() of frames of pandas and polars and Datasets of datasets, and of Datasets of Ray, from its tasks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import datasets
 import pandas as pd
+import polars as pl
+import polars.testing
 import pyarrow as pa
 import pytest
 from ray_environment import ray_environment
@@ -53,6 +56,31 @@ def test_frames_of_pandas(cache: DataCache) -> None:
         put(cache, "wrong", pd.DataFrame({"mixed": [1, "x"]}), progress=False)
 
 
+def test_frames_of_polars(cache: DataCache) -> None:
+    at = datetime(2026, 1, 1)
+    frame = pl.DataFrame(
+        {
+            "id": range(ROWS),
+            "text": [None if i % 3 else f"ü {i} " * 4 for i in range(ROWS)],
+            "kind": pl.Series(["a" if i % 2 else "b" for i in range(ROWS)], dtype=pl.Categorical),
+            "fixed": pl.Series(["y" if i % 5 else "x" for i in range(ROWS)], dtype=pl.Enum(["x", "y"])),
+            "list": [[i] * (i % 4) for i in range(ROWS)],
+            "kinds": pl.Series([["a"] * (i % 3) for i in range(ROWS)], dtype=pl.List(pl.Categorical)),
+            "struct": [{"a": i, "b": str(i)} for i in range(ROWS)],
+            "at": pl.Series([at + timedelta(hours=i) for i in range(ROWS)]),
+            "price": pl.Series([i / 7 for i in range(ROWS)], dtype=pl.Decimal(12, 4)),
+        }
+    )
+    for name, one in (("whole", frame), ("chunks", pl.concat([frame[:300], frame[300:]], rechunk=False))):
+        assert put(cache, name, one, progress=False).rows == ROWS
+        got = pl.DataFrame(of(cache, name)).cast({name: frame.schema[name] for name in ("kind", "kinds", "fixed")})
+        polars.testing.assert_frame_equal(got, frame)
+    halves = frame.lazy().filter(pl.col("id") < ROWS // 2)
+    assert put(cache, "half", halves.collect(), progress=False).rows == ROWS // 2
+    with pytest.raises(TypeError, match="LazyFrame"):
+        put(cache, "lazy", halves, progress=False)
+
+
 def test_datasets_of_hugging_face(cache: DataCache) -> None:
     whole = datasets.Dataset.from_dict(
         {"id": list(range(ROWS)), "tokens": [[i] * (i % 5) for i in range(ROWS)]},
@@ -64,10 +92,10 @@ def test_datasets_of_hugging_face(cache: DataCache) -> None:
 
 
 RAY = """
-import json, sys
+import json, os, sys, time
 import numpy as np, pandas as pd, pyarrow as pa, ray
 from kubeflow_datacache import DataCache
-from kubeflow_datacache.ray import put
+from kubeflow_datacache.ray import CacheDatasink, put
 
 endpoint, folder = sys.argv[1:]
 ray.init(num_cpus=2)
@@ -88,6 +116,22 @@ rows = ray.data.range(1000, override_num_blocks=10).map_batches(fails_once, batc
 made = put(cache, "ray", rows)
 frames = ray.data.from_pandas([pd.DataFrame({"n": [1, 2]}), pd.DataFrame({"n": [3]})])
 two = put(cache, "frames", frames)
+class Dies(CacheDatasink): # its fifth task ends its process when it has sent half of its part
+    def write(self, blocks, ctx):
+        blocks = list(blocks)
+
+        def half():
+            yield pa.table({"id": blocks[0]["id"]}).slice(0, 50)
+            time.sleep(1)
+            os._exit(1)
+
+        if ctx.task_idx == 4 and not os.path.exists(folder + "/died"):
+            open(folder + "/died", "w").close()
+            self._put.send(ctx.task_idx, half)
+        return super().write(blocks, ctx)
+
+sink = Dies(cache, "dies", parts=10)
+ray.data.range(1000, override_num_blocks=10).materialize().write_datasink(sink)
 try:
     put(cache, "wrong", ray.data.from_arrow([pa.table({"n": [1]}), pa.table({"n": ["x"]})]))
     reason = ""
@@ -119,4 +163,6 @@ def test_datasets_of_ray(cache: DataCache, tmp_path: Path) -> None:
     assert all(row["square"] == row["id"] ** 2 for row in got.to_pylist())
     assert (tmp_path / "failed").exists(), "no task failed"
     assert "put part 1 of 'wrong': column 'n': string can't be put as int64" in reason
-    assert {dataset["name"] for dataset in cache.status()["datasets"]} == {"ray", "frames"}
+    assert (tmp_path / "died").exists(), "no task died in its put"
+    assert of(cache, "dies").column("id").to_pylist() == list(range(ROWS))
+    assert {dataset["name"] for dataset in cache.status()["datasets"]} == {"ray", "frames", "dies"}
