@@ -53,7 +53,7 @@ type piece struct {
 func newPart(st *Stream, runs []rows.Run, ends []int) *Part {
 	s := st.sweep
 	p := &Part{Ends: ends, stream: st}
-	pieces, count := make([]piece, 0, len(runs)), make([]int32, s.rows.Chunks().Len()+1)
+	pieces, count := st.list[:0], make([]int32, s.rows.Chunks().Len()+1)
 	for _, q := range runs {
 		for row, end := int64(q.First), int64(q.First+q.Rows); row < end; {
 			chunk, lo, hi := s.rows.Chunks().Find(row)
@@ -63,6 +63,7 @@ func newPart(st *Stream, runs []rows.Run, ends []int) *Part {
 			row += n
 		}
 	}
+	st.list = pieces
 	p.group(pieces, count)
 	for i := range p.chunks {
 		if !p.taken[i] {

@@ -22,6 +22,7 @@ type Stream struct {
 	sweep *Sweep
 	walk  Walk
 	key   string
+	list  []piece // of newPart: the memory of one serves the next
 
 	// Protected by Sweep.mu.
 	account *account

@@ -33,7 +33,7 @@ const (
 )
 
 // Walk returns the next runs of a stream, of at least the given number of rows unless the stream ends. ends are the numbers of rows, from the
-// first of the runs on, after which a message must end; last says that nothing follows.
+// first of the runs on, after which a message must end; last says that nothing follows. runs are valid until the next call.
 type Walk func(rows int) (runs []rows.Run, ends []int, last bool)
 
 // Sweep reads the chunks of some rows for streams. Make it with New; it is safe for concurrent use. It holds no memory without streams.

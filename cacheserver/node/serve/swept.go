@@ -45,12 +45,14 @@ func (l Lent) scattered() (bool, error) {
 // parts is the walk of a sweep over the rows of a stream: parts end where its messages do. It begins with rows of unsent, after which the walk goes
 // on; the first message ends after left positions of it.
 func parts(walk walk, every cut, unsent []rows.Run, left uint64) sweep.Walk {
+	var list []rows.Run // of the call before
 	return func(most int) (runs []rows.Run, ends []int, last bool) {
+		defer func() { list = runs }()
 		count := 0
 		for _, run := range unsent {
 			count += int(run.Rows)
 		}
-		for runs, unsent = unsent, nil; ; {
+		for runs, unsent = append(list[:0], unsent...), nil; ; {
 			runs = slices.Grow(runs, blockRuns)
 			block := runs[len(runs) : len(runs)+blockRuns]
 			n, passed := walk.Next(block, left)

@@ -32,10 +32,16 @@ class About:
     format: str
     shuffle: str
 
+    @property
+    def exact(self) -> bool:
+        """Whether every order of all rows is as likely as any other."""
+        return self.shuffle.startswith("every row")
+
 
 ABOUT = {
     "datacache": About("", "", "every row (clump 1)"),
     "arrow_dataset": About("pyarrow", "", "files, and rows within blocks of 8,192"),
+    "arrow_take": About("pyarrow", "ipc", "every row"),
     "hf_map": About("datasets", "arrow", "every row"),
     "hf_streaming": About("datasets", "", "files, and rows within a buffer of 10,000 (images: 2,000)"),
     "mosaicml": About("mosaicml-streaming", "mds", "shards, and rows within blocks (py1e, its default)"),

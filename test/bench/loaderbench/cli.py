@@ -125,9 +125,23 @@ class Session:
         for name in chosen.tables:
             table = ensure(name, chosen.scale, chosen.data, self._progress, shapes.SHAPES)
             shapes.truth(table)
+            if chosen.memory:
+                self._one_by_one(table)
+                continue
             formats = {loader: path for loader in self.loaders if (path := self._prepare(loader, table))}
             self.tables.append(table)
             self._table(table, formats)
+
+    def _one_by_one(self, table: Table) -> None:
+        """Measures with little memory, with one of the loaders' own formats on the disk at a time."""
+        self.tables.append(table)
+        for kind in dict.fromkeys(ABOUT[loader].format for loader in self.loaders):
+            of = [loader for loader in self.loaders if ABOUT[loader].format == kind]
+            formats = {loader: path for loader in of if (path := self._prepare(loader, table))}
+            self._table(table, formats)
+            for path in formats.values() if kind else ():
+                shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(self._chosen.data / "spill", ignore_errors=True)
 
     def _find(self, loader: str) -> None:
         try:

@@ -73,6 +73,7 @@ class Bench:
     def __init__(self, setup: Setup, progress: Callable[[str], None]) -> None:
         self.failures: dict[str, str] = {}
         self._setup, self._progress = setup, progress
+        self._disks: dict[str, float] = {}  # bytes a second, by table
 
     def table(self, table: Table, formats: dict[str, Path], server: Server | None) -> Iterator[Sample]:
         """Yields all samples of a table. formats: the path of the table for each loader. server: ours, serving the
@@ -88,7 +89,8 @@ class Bench:
         """Yields epochs of all loaders with each limit of memory, in which files count that they read from disk. Each
         has the disk and its memory for itself. start: starts our server in a group."""
         for memory in self._setup.memory:
-            disk = disk_speed(table.files)
+            disk = self._disks.setdefault(table.name, 0.0) or disk_speed(table.files)
+            self._disks[table.name] = disk
             for shuffle in (False, True):
                 jobs = self._jobs(table, formats, None, shuffle=shuffle)
                 jobs = [replace(job, cap=float("inf"), wall=self._setup.wall, memory=memory) for job in jobs]

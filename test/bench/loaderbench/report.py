@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
 
+from loaderbench.case import ABOUT
 from loaderbench.job import EPOCH
 from loaderbench.measure import OURS, Sample, order
 
@@ -23,6 +24,8 @@ CPU_BARS = {
 # With memory for a part of the table, shuffled: limit of CPU-seconds per GB, and of the disk's speed the part that must
 # arrive; tokens are read 1.17 times an epoch, as the chunks that a window of memory needs do not fit it.
 SPILL_BARS = {("tokens", 0.5): (1.2, 0.7 / 1.17), ("images", 0.5): (1.2, 0.7)}
+# How many times as fast as the best of the others that shuffle every row.
+TIMES_BAR = {("tokens", 0.5): 5.0}
 # The same for the client only, with two workers.
 WORKER_BARS = {("tokens", False): 1.5}
 # Limit in seconds and in CPU-seconds from loading a state to the first batch.
@@ -82,7 +85,7 @@ HEADERS = {
         [
             f"{'':<44}|{'CPU-s/GB':>10}{'':>31}|{'wall':>7}{'':>18}|{'of the':>7} |",
             f"{'table':<9}{'order':<9}{'workers':>7} {'loader':<18}|{'client':>8}{'server':>8}{'total':>8}"
-            f"{'rounds':>16} |{'s/GB':>7}{'GB/s':>6}{'rows/s':>11} |{'epoch':>7} |    bar",
+            f"{'rounds':>16} |{'s/GB':>7}{'GB/s':>6}{'rows/s':>11} |{'epoch':>7} | order     bar",
         ]
     ),
     RESUME_SECTION: "\n".join(
@@ -97,14 +100,21 @@ HEADERS = {
 
 def rows(samples: Iterable[Sample]) -> list[Row]:
     """The lines of the table, in the order of the samples."""
-    groups: dict[tuple[object, ...], list[Sample]] = {}
+    groups: dict[tuple[str, float, str, int, bool, str], list[Sample]] = {}
     for s in samples:
         groups.setdefault((s.measure, s.memory, s.table, s.workers, s.shuffle, s.loader), []).append(s)
-    made = [(epoch_row if key[0] == EPOCH else resume_row)(group) for key, group in groups.items()]
+    tables = list(dict.fromkeys(key[2] for key in groups))
+    groups = dict(sorted(groups.items(), key=lambda item: (tables.index(item[0][2]), -item[0][1], *item[0][3:5])))
+    best: dict[tuple[str, float], float] = {}  # seconds a GB of the best of the others that shuffle every row
+    for (measure, memory, table, _, shuffle, loader), group in groups.items():
+        if measure == EPOCH and shuffle and loader != OURS and ABOUT[loader].exact:
+            wall = Spread.of(group, lambda s: s.wall / s.gigabytes).median
+            best[table, memory] = min(wall, best.get((table, memory), wall))
+    made = [epoch_row(group, best) if key[0] == EPOCH else resume_row(group) for key, group in groups.items()]
     return sorted(made, key=lambda row: row.section == RESUME_SECTION)
 
 
-def epoch_row(group: list[Sample]) -> Row:
+def epoch_row(group: list[Sample], best: dict[tuple[str, float], float]) -> Row:
     one = group[0]
     client = Spread.of(group, lambda s: s.client / s.gigabytes)
     server = Spread.of(group, lambda s: s.server / s.gigabytes)
@@ -112,10 +122,14 @@ def epoch_row(group: list[Sample]) -> Row:
     wall = Spread.of(group, lambda s: s.wall / s.gigabytes)
     share = Spread.of(group, lambda s: s.share).median
     bars = epoch_bars(one, client.median, total.median, wall.median) if one.loader == OURS else []
+    if one.loader == OURS and one.shuffle and (times := TIMES_BAR.get(at := (one.table, one.memory))) and at in best:
+        bars.append(Bar(f"wall beside the best exact one / {times:g}", wall.median, best[at] / times))
     served = f"{server.median:8.2f}" if one.loader == OURS else f"{'-':>8}"
     text = f"{one.table:<9}{order(one.shuffle):<9}{one.workers:>7} {one.loader:<18}|{client.median:8.2f}{served}"
     text += f"{total.median:8.2f}{between(total):>16} |{wall.median:7.2f}{1 / wall.median:6.2f}"
     text += f"{Spread.of(group, lambda s: s.rows / s.wall).median:11,.0f} |{share:7.1%} |"
+    if one.shuffle:
+        text += " exact  " if ABOUT[one.loader].exact else " inexact"
     section = EPOCH_SECTION
     if one.memory:
         section += f" with memory for {one.memory:g} of the table; the disk reads {one.disk / 1e9:.2f} GB/s"
