@@ -89,11 +89,20 @@ def test_no_row_is_lost_from_spill_files(
     assert "a chunk is decoded again" in "".join(log.read_text() for log in tmp_path.glob("node-*.log"))
 
 
-@pytest.mark.parametrize("window", [0, 2])
+@pytest.mark.parametrize(("window", "spilled"), [(0, False), (2, False), (2, True)])
 def test_no_row_is_lost_while_the_table_loads(
-    server: Path, tmp_path: Path, connect: Connect, chance: Chance, monkeypatch: pytest.MonkeyPatch, window: int
+    server: Path,
+    tmp_path: Path,
+    connect: Connect,
+    chance: Chance,
+    monkeypatch: pytest.MonkeyPatch,
+    window: int,
+    spilled: bool,
 ) -> None:
-    """Servers are lost while loaders read rows of a table that is not loaded yet."""
+    """Servers are lost while loaders read rows of a table that is not loaded yet, in memory or with spill files."""
+    if spilled:
+        monkeypatch.setenv("SPILL_DIR", str(tmp_path / "spill"))
+        monkeypatch.setenv("MEMORY_LIMIT", "196MiB")
     slow, seen = SlowStore(tmp_path, 0.2), Counter[str]()
     uri = slow.write("table.parquet", pa.Table.from_batches([rows_of(np.arange(ROWS))]), ROWS // 60)
     with slow.served():
@@ -107,7 +116,7 @@ def test_no_row_is_lost_while_the_table_loads(
                 training.run()
                 seen.update({"schedules": 1, **training.seen})
     happened = ", ".join(f"{n} {name}" for name, n in seen.items())
-    chance.note(f"kills while the table loads, windows of {window}, no mismatch: {happened}")
+    chance.note(f"kills while the table loads, windows of {window}{', spilled' * spilled}, no mismatch: {happened}")
     assert seen["kills during the load"] > 0, "the table was loaded before the first kill"
 
 
