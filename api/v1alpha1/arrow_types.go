@@ -13,8 +13,8 @@ import (
 // ArrowCache names the table or its files and describes the pods that hold it. The fields that decide which rows are in memory have the tag
 // rows:"yes" and are immutable: to change them, make a new DataCache. TrainJobs share a cache if these fields are equal.
 // +kubebuilder:validation:XValidation:rule="[has(self.metadataLocation), has(self.catalog), has(self.source)].exists_one(set, set) || (has(self.puts) && self.puts.enabled && !has(self.metadataLocation) && !has(self.catalog) && !has(self.source))",message="exactly one of metadataLocation, catalog and source must be set, or none and puts.enabled for a cache of what clients put"
-// +kubebuilder:validation:XValidation:rule="has(self.table) == (has(self.metadataLocation) || has(self.catalog))",message="table must be set, unless source is or puts.enabled alone"
-// +kubebuilder:validation:XValidation:rule="has(self.metadataLocation) || has(self.catalog) || has(self.source) || (!has(self.columns) && !has(self.filter) && !has(self.snapshot) && !has(self.trustManifests))",message="a cache of what clients put has no table to select from: leave columns, filter, snapshot and trustManifests out"
+// +kubebuilder:validation:XValidation:rule="has(self.table) == (has(self.metadataLocation) || has(self.catalog)) || (has(self.catalog) && has(self.puts) && self.puts.enabled)",message="table must be set, unless source is or puts.enabled, with a catalog or alone"
+// +kubebuilder:validation:XValidation:rule="has(self.table) || has(self.source) || (!has(self.columns) && !has(self.filter) && !has(self.snapshot) && !has(self.trustManifests))",message="a cache of what clients put has no table to select from: leave columns, filter, snapshot and trustManifests out"
 // +kubebuilder:validation:XValidation:rule="!has(self.puts) || !has(self.puts.keep) || self.puts.keep != 'Disk' || has(self.spill)",message="puts.keep: Disk needs files: set spill"
 // +kubebuilder:validation:XValidation:rule="!has(self.derive) || (has(self.puts) && self.puts.enabled)",message="derive puts a dataset: set puts.enabled"
 // +kubebuilder:validation:XValidation:rule="!has(self.puts) || !self.puts.enabled || !has(self.replicas) || self.replicas == 1",message="puts.enabled needs replicas: 1, as a dataset is in the copy that took it"
@@ -37,7 +37,7 @@ type ArrowCache struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z][A-Za-z0-9+.-]*://.+$`
 	MetadataLocation *string `json:"metadataLocation,omitempty" rows:"yes"`
 
-	// catalog is the Iceberg REST catalog that knows the table's current metadata.
+	// catalog is the Iceberg REST catalog that knows the table's current metadata, and has the tables to which datasets that clients put are committed.
 	// +optional
 	Catalog *Catalog `json:"catalog,omitempty" rows:"yes"`
 

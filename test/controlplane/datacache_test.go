@@ -111,7 +111,6 @@ func TestDataCacheValidation(t *testing.T) {
 		"a table and what clients put": {func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Puts = &v1alpha1.Puts{Enabled: true} }, ""},
 		"nothing, and nobody may put":  {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Puts.Enabled = false }, "exactly one of metadataLocation, catalog and source"},
 		"columns of what clients put":  {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Columns = []string{"a"} }, "has no table to select from"},
-		"a table's name, and no table": {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Table = "demo.reviews" }, "table must be set, unless source is or puts.enabled alone"},
 		"files without spill":          {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Puts.Keep = v1alpha1.KeepDisk }, "puts.keep: Disk needs files: set spill"},
 		"a limit of a few bytes": {func(dc *v1alpha1.DataCache) {
 			*dc.Spec.Arrow = putsOnly()
@@ -129,7 +128,16 @@ func TestDataCacheValidation(t *testing.T) {
 			*dc.Spec.Arrow = putsOnly()
 			dc.Spec.Arrow.Derive = &v1alpha1.Derive{Dataset: "tok", Image: "tok:1"}
 		}, ""},
-		"a step, and nobody may put":     {func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Derive = &v1alpha1.Derive{Dataset: "tok", Image: "tok:1"} }, "derive puts a dataset: set puts.enabled"},
+		"a step, and nobody may put":   {func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Derive = &v1alpha1.Derive{Dataset: "tok", Image: "tok:1"} }, "derive puts a dataset: set puts.enabled"},
+		"a table's name, and no table": {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Table = "demo.reviews" }, "table must be set, unless source is or puts.enabled"},
+		"a catalog to commit to": {func(dc *v1alpha1.DataCache) {
+			*dc.Spec.Arrow = putsOnly()
+			dc.Spec.Arrow.Catalog = &v1alpha1.Catalog{URI: "https://c"}
+		}, ""},
+		"columns of a catalog": {func(dc *v1alpha1.DataCache) {
+			*dc.Spec.Arrow = putsOnly()
+			dc.Spec.Arrow.Catalog, dc.Spec.Arrow.Columns = &v1alpha1.Catalog{URI: "https://c"}, []string{"a"}
+		}, "has no table to select from"},
 		"two copies of what clients put": {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Replicas = 2 }, "puts.enabled needs replicas: 1"},
 		"half a second": {func(dc *v1alpha1.DataCache) {
 			dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{AsOf: new("2026-01-01T00:00:00.5Z")}
