@@ -464,10 +464,11 @@ test-conformance: build venv spark-venv $(MINIO) $(CATALOG)/complete $(JAVA_FLIG
 	@$(PYTHON) -m pytest test/bench -q -p no:cacheprovider
 
 .PHONY: test-loader
-test-loader: build training-venv ## The Python loader's part of test, torch and the Kubeflow SDK included (about 4 min; nothing to do while nothing changed).
+test-loader: build training-venv $(CATALOG)/complete ## The Python loader's part of test, torch and the Kubeflow SDK included (about 4 min; nothing to do while nothing changed).
+	@hack/bootstrap clients
 	@echo "==> test: the loader against $(SERVER) (about 4 min)"
 	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(LOADER_PARTS) runtimes test/golden -- \
-		$(TRAINING) -m pytest python/tests --ignore python/tests/examples --ignore python/tests/nightly --ignore python/tests/test_docs.py -rs --junitxml=$(REPORTS)/$@.xml --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
+		$(TRAINING) -m pytest python/tests --ignore python/tests/examples --ignore python/tests/nightly --ignore python/tests/test_docs.py -rs --junitxml=$(REPORTS)/$@.xml --rootdir python -c python/pyproject.toml --server $(SERVER) --rest-catalog $(CATALOG) $(PYTEST)
 
 .PHONY: test-examples
 test-examples: build examples-venv ## The loader in JAX, Ray Train, TRL, torchtitan, torchft, Megatron and pandas, its notebook, docs/frameworks.md (about 3 min, 1 more the first time; nothing to do while nothing changed).

@@ -26,6 +26,7 @@ REPOSITORY = Path(__file__).parents[2]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options for the server under test and the number of random tests."""
     parser.addoption("--server", type=Path, default=REPOSITORY / "bin/cacheserver", help="the cacheserver binary")
+    parser.addoption("--rest-catalog", type=Path, default=None, help="the jars of Iceberg's REST catalog (make tools)")
     parser.addoption("--thorough", type=int, default=1, help="times as many random schedules: 10 for a release")
     parser.addoption("--seed", type=int, default=secrets.randbits(32), help="of the random tests; printed at the end")
     parser.addoption("--update", action="store_true", help="write golden files anew")

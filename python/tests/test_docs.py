@@ -32,7 +32,7 @@ import pyarrow.flight as fl
 import types
 import kubeflow_datacache
 kubeflow_datacache.spark = kubeflow_datacache.ray = types.SimpleNamespace(put=kubeflow_datacache.put)
-kubeflow_datacache.commit = lambda cache, published, table: None  # test_commits.py has a catalog
+kubeflow_datacache.commit = lambda cache, published, table: None  # test_commit_kills.py has a catalog
 server = kubeflow_datacache.DataCache.local(puts=True, progress=False).__enter__()
 class DataCache(kubeflow_datacache.DataCache):
     def __init__(self, _, **options): super().__init__(server.endpoint, **options)

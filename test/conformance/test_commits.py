@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import http.client
 import random
 import signal
 import threading
@@ -12,13 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from canon import difference, rows_of
+from catalog_proxy import Handler, Proxy, deny, drop, late, lose
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -30,83 +29,6 @@ from stores import BUCKET, minio, rest_catalog
 from test_puts import SCHEMA, Writer, refused, rows
 
 PARTS, ROWS = 4, 500
-
-
-class Proxy(ThreadingHTTPServer):
-    """Passes requests on to a catalog, and does something with the next commits."""
-
-    daemon_threads = True
-
-    def __init__(self, catalog: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.catalog = catalog.removeprefix("http://")
-        self.uri = f"http://127.0.0.1:{self.server_port}"
-        self.next: list[Callable[[_Handler, bytes], None]] = []
-        self.commits = 0
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Proxy
-
-    def handle_any(self) -> None:
-        """Passes a request on."""
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.command == "POST" and b'"requirements"' in body:
-            self.server.commits += 1
-            if self.server.next:
-                self.server.next.pop(0)(self, body)
-                return
-        self.answer(*self.ask(body))
-
-    do_GET = do_POST = do_HEAD = do_DELETE = handle_any
-
-    def ask(self, body: bytes) -> tuple[int, bytes]:
-        """The catalog's answer."""
-        to = http.client.HTTPConnection(self.server.catalog, timeout=60)
-        kept = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "content-length", "accept-encoding")}
-        to.request(self.command, self.path, body or None, kept)
-        answer = to.getresponse()
-        return answer.status, answer.read()
-
-    def answer(self, code: int, body: bytes) -> None:
-        """Answers the client."""
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Logs nothing."""
-
-
-def lose(handler: _Handler, body: bytes) -> None:
-    """The catalog commits, and the client hears of an error."""
-    handler.ask(body)
-    handler.answer(503, b"")
-
-
-def drop(handler: _Handler, body: bytes) -> None:
-    """The catalog commits, and the connection breaks."""
-    handler.ask(body)
-    handler.close_connection = True
-    handler.connection.close()
-
-
-def deny(handler: _Handler, body: bytes) -> None:
-    """The catalog does not hear of it."""
-    handler.answer(500, b"")
-
-
-def late(handler: _Handler, body: bytes) -> None:
-    """The client hears of an error, and the catalog gets the request only when the client has tried again."""
-    handler.answer(504, b"")
-    handler.wfile.flush()
-    time.sleep(0.3)
-    handler.ask(body)
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +142,7 @@ def test_append_and_replace(lake: Lake) -> None:
 
 @pytest.mark.parametrize("fault", [lose, drop, deny, late])
 @pytest.mark.parametrize("how", ["append", "replace"])
-def test_one_snapshot_without_an_answer(lake: Lake, fault: Callable[[_Handler, bytes], None], how: str) -> None:
+def test_one_snapshot_without_an_answer(lake: Lake, fault: Callable[[Handler, bytes], None], how: str) -> None:
     lake.put("a")
     lake.catalog.create_table(lake.table, SCHEMA)
     lake.proxy.next = [fault]
@@ -235,7 +157,7 @@ def test_others_commit_meanwhile(lake: Lake) -> None:
     lake.put("a")
     lake.catalog.create_table(lake.table, SCHEMA)
 
-    def before(handler: _Handler, body: bytes) -> None:
+    def before(handler: Handler, body: bytes) -> None:
         lake.load().append(rows(50_000, 50_001))
         handler.answer(*handler.ask(body))
 
