@@ -30,7 +30,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers one connection."""
 
     protocol_version = "HTTP/1.1"
-    server: Proxy
+    server: Proxy  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def handle_any(self) -> None:
         """Passes a request on."""
