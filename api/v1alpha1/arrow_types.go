@@ -118,8 +118,8 @@ type ArrowCache struct {
 	// +optional
 	ServiceAccount ServiceAccount `json:"serviceAccount,omitempty" rows:"no"`
 
-	// env sets environment variables of the object store's client in head and data nodes, such as AWS_REGION or AWS_ENDPOINT_URL_S3.
-	// Only names that begin with AWS_, AZURE_, GCS_, GOOGLE_ or S3_ are accepted.
+	// env sets environment variables of the object store's client in head and data nodes, such as AWS_REGION or AWS_ENDPOINT_URL_S3, and
+	// FIRST_EPOCH, the command of the epoch whose rows are loaded first. Other names must begin with AWS_, AZURE_, GCS_, GOOGLE_ or S3_.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -335,10 +335,10 @@ type ServiceAccount struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// StoreVariable is a plain environment variable of the object store's client.
+// StoreVariable is a plain environment variable of the object store's client, or FIRST_EPOCH.
 type StoreVariable struct {
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:Pattern=`^((AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+|HF_ENDPOINT)$`
+	// +kubebuilder:validation:Pattern=`^((AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+|HF_ENDPOINT|FIRST_EPOCH)$`
 	Name string `json:"name"`
 	// +kubebuilder:validation:MaxLength=4096
 	Value string `json:"value"`

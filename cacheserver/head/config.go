@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/internal/words"
 )
@@ -22,6 +23,9 @@ type Config struct {
 	OneProcess bool
 	// FilterComparisons is how many comparisons evaluating a filter may take on a data node: its terms times the node's rows. 0: 10^11.
 	FilterComparisons int64
+
+	// FirstEpoch is the epoch whose rows are loaded first, if planning can count rows; nil: they are loaded as clients need them, or in file order.
+	FirstEpoch *protocol.First
 
 	// Puts lets clients put datasets.
 	Puts bool

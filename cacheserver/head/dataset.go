@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
@@ -36,23 +37,25 @@ func originOf(held *peer.Held) origin {
 }
 
 // dataset is the state of one dataset in a cluster: its plan, and the progress of planning and loading. The cluster's mu protects all
-// but the first two fields, which are immutable.
+// but the first three fields, which are immutable.
 type dataset struct {
-	request string        // fingerprint of the source and selection
-	planned chan struct{} // closed when there is a plan
+	request string          // fingerprint of the source and selection
+	planned chan struct{}   // closed when there is a plan
+	first   *protocol.First // the epoch whose rows are loaded first; nil: that is not known
 
 	nodes       []load // by node
 	plan        *tablePlan
-	origin      origin    // of plan
-	outline     []byte    // of plan, encoded, to be kept by the nodes
-	footers     [2]int    // files planned so far, and all files
-	ready       bool      // every row has been in memory
-	progressed  time.Time // when planning or loading last made progress
-	trouble     string    // why planning makes no progress
-	planFailure string    // why planning failed; a node may still bring a plan
-	failure     string    // why the cache failed
-	served      *view     // what responses are made from; nil until one is, and after a node was reset
-	early       *view     // likewise, while the rows are loaded
+	origin      origin          // of plan
+	outline     []byte          // of plan, encoded, to be kept by the nodes
+	footers     [2]int          // files planned so far, and all files
+	ready       bool            // every row has been in memory
+	progressed  time.Time       // when planning or loading last made progress
+	trouble     string          // why planning makes no progress
+	planFailure string          // why planning failed; a node may still bring a plan
+	failure     string          // why the cache failed
+	served      *view           // what responses are made from; nil until one is, and after a node was reset
+	early       *view           // likewise, while the rows are loaded
+	counted     []assign.Bounds // of the nodes, by plan; nil until firstEpoch needs them
 }
 
 // load is the state of one node with respect to a dataset: the plan that it holds, if the head wants that, or its part of the plan and the
@@ -173,7 +176,7 @@ func (d *dataset) adopt(p *tablePlan, from origin, now time.Time) error {
 	if d.origin == noPlan {
 		close(d.planned)
 	}
-	d.plan, d.origin, d.outline, d.progressed, d.served, d.early = p, from, encoded, now, nil, nil
+	d.plan, d.origin, d.outline, d.progressed, d.served, d.early, d.counted = p, from, encoded, now, nil, nil, nil
 	d.ready = from == readyPlan
 	d.failure, d.planFailure = "", ""
 	return nil
@@ -207,7 +210,7 @@ func (d *dataset) assign(node int, salt []byte, held *peer.Held) (*peer.Assign, 
 		Plan: d.plan.fingerprint, Request: d.request, Dataset: d.plan.dataset,
 		Pin: d.plan.Version.Pin, Selection: d.plan.Version.Selection,
 		First: run.First, Splits: run.Len(), Part: d.plan.parts[node], Salt: salt,
-		Outline: d.outline, Ready: d.ready,
+		Outline: d.outline, Ready: d.ready, FirstEpoch: d.firstEpoch(node),
 	}
 	holds := held != nil && held.Plan == a.Plan
 	if holds {
@@ -227,6 +230,23 @@ func (d *dataset) assign(node int, salt []byte, held *peer.Held) (*peer.Assign, 
 		}
 	}
 	return a, keeps
+}
+
+// firstEpoch says which of a node's splits are needed first; nil if that is not known.
+func (d *dataset) firstEpoch(node int) *peer.First {
+	if d.first == nil || d.plan.uncounted > 0 {
+		return nil
+	}
+	if d.counted == nil {
+		counts := make([]int64, len(d.nodes))
+		for i, run := range d.plan.runs {
+			for _, s := range d.plan.splits[run.First:run.End] {
+				counts[i] += s.exact
+			}
+		}
+		d.counted = assign.BoundsOf(counts)
+	}
+	return &peer.First{First: *d.first, Rows: d.counted[len(d.counted)-1][1], Own: d.counted[node]}
 }
 
 // loadedPart is a part's loaded rows for a node that keeps them, once the cache was Ready.

@@ -61,6 +61,7 @@ func New(cfg Config) (*Head, error) {
 		limits: limits{started: now, silence: cfg.NodeTimeout, join: cfg.JoinTimeout, load: cfg.LoadTimeout}, salt: salt, moved: make(chan struct{}, 1),
 		state: state{members: make(members, cfg.Nodes), data: newDataset(request, cfg.Nodes, now), storeTrouble: cfg.Store.Trouble},
 	}}
+	h.cluster.data.first = cfg.FirstEpoch
 	h.cluster.puts = newDatasets(h.cluster, cfg.Nodes)
 	h.service = &service{
 		Flight: transport.Flight{Status: h.Status, Sizing: h.sizing, Admit: cfg.Access.Admit()}, cfg: &h.cfg, cluster: h.cluster,

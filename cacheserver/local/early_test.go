@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -191,6 +192,40 @@ func TestEarlyStreams(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestFirstEpoch loads a table without clients in the order in which an epoch needs its splits, on each node.
+func TestFirstEpoch(t *testing.T) {
+	first, err := protocol.ParseFirst(`{"seed":8,"epoch":0,"clump":50,"global_batch":100,"tail":"keep"}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for nodes := 1; nodes <= 2; nodes++ {
+		r, cache, g := beginGated(t, nodes, func(cfg *Config) { cfg.FirstEpoch = first })
+		for range 60 {
+			g.pass <- nil
+		}
+		for cache.Head().Report().State != protocol.StateReady {
+			time.Sleep(time.Millisecond)
+		}
+		e := epoch.Epoch{Rows: 3000, Seed: 8, Shuffle: true, Clump: 50, GlobalBatch: 100, Tail: "keep"}
+		place, next := map[int64]int{}, make([]int, nodes) // of each split in the order of its node
+		for _, row := range sequenceOf(t, e, epoch.Share{World: 1, Workers: 1}, nil) {
+			if split := row / gatedRows; row%gatedRows == 0 {
+				node := split * int64(nodes) / 60
+				place[split], next[node] = next[node], next[node]+1
+			}
+		}
+		passed := make([]int, nodes)
+		for _, split := range g.passed() {
+			node := split * int64(nodes) / 60
+			if at := place[split]; at > passed[node]+2*runtime.GOMAXPROCS(0) {
+				t.Errorf("%d nodes: split %d was loaded as number %d of its node, the epoch needs it as number %d", nodes, split, passed[node], at)
+			}
+			passed[node]++
+		}
+		r.stop()
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/node/load"
 	"github.com/kubeflow/datacache/cacheserver/node/serve"
 	"github.com/kubeflow/datacache/cacheserver/offheap"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/spill"
 	"github.com/kubeflow/datacache/cacheserver/transport"
@@ -41,8 +42,9 @@ type Config struct {
 	// LoadTimeout is how long a first load may make no progress because the store or the catalog is unavailable; 0: a minute, since a
 	// user is waiting.
 	LoadTimeout time.Duration
-	Puts        bool   // that of head.Config
-	PutKeep     string // likewise
+	FirstEpoch  *protocol.First // that of head.Config
+	Puts        bool            // likewise
+	PutKeep     string          // likewise
 	// PutBudget is that of node.Config, for all nodes together.
 	PutBudget *offheap.Budget
 	// Spill returns where a node stores its rows too, until the cache stops, or nil; nil: none does.
@@ -61,7 +63,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 	cfg.Secret = rand.Text() // only this process knows it: no other node can join
 	cfg.Log = slog.New(quiet{cfg.Log.Handler()})
 	h, err := head.New(head.Config{
-		Config: cfg.Config, Nodes: cfg.Nodes, OneProcess: true, Puts: cfg.Puts, PutKeep: cfg.PutKeep, FilterComparisons: cfg.FilterComparisons, LoadTimeout: cmp.Or(cfg.LoadTimeout, time.Minute),
+		Config: cfg.Config, Nodes: cfg.Nodes, OneProcess: true, FirstEpoch: cfg.FirstEpoch, Puts: cfg.Puts, PutKeep: cfg.PutKeep, FilterComparisons: cfg.FilterComparisons, LoadTimeout: cmp.Or(cfg.LoadTimeout, time.Minute),
 	})
 	if err != nil {
 		return nil, err

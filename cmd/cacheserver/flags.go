@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/objstore/blockcache"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/transport"
@@ -172,6 +173,22 @@ func isLoopback(a net.Addr) bool {
 func registerComparisons(flags *pflag.FlagSet, limit *int64) {
 	flags.Int64Var(limit, "filter-comparisons", head.FilterComparisons,
 		"comparisons that a filter of a client may take on a data node: its terms times the node's rows; IN with any number of values is one term, and so are equalities of one column joined by OR")
+}
+
+// registerFirst adds the flag of the epoch that is loaded first.
+func registerFirst(flags *pflag.FlagSet, env command.Env) (first func() (*protocol.First, error)) {
+	text := flags.String("first-epoch", env("FIRST_EPOCH"), `the command of the epoch that will be read first, such as {"seed":7,"global_batch":256}: `+
+		"its rows are loaded in its order, if planning can count them (env FIRST_EPOCH)")
+	return func() (*protocol.First, error) {
+		if *text == "" {
+			return nil, nil
+		}
+		first, err := protocol.ParseFirst(*text)
+		if err != nil {
+			err = fmt.Errorf("--first-epoch: %w", err)
+		}
+		return first, err
+	}
 }
 
 // noArguments rejects positional arguments with a hint, since the usual mistake is a path without its flag.

@@ -13,6 +13,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/offheap"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/internal/command"
 )
 
@@ -22,6 +23,7 @@ func headCommand(env command.Env) *cobra.Command {
 		serve serveFlags
 		pin   string
 		cfg   head.Config
+		first func() (*protocol.First, error)
 	)
 	cmd := &cobra.Command{
 		Use:   "head",
@@ -46,6 +48,9 @@ func headCommand(env command.Env) *cobra.Command {
 				return err
 			}
 			defer flush()
+			if cfg.FirstEpoch, err = first(); err != nil {
+				return err
+			}
 			cfg.Config, cfg.Puts, cfg.PutKeep = serve.Config, table.puts, table.putKeep
 			if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 { // set by the environment variable GOMEMLIMIT
 				cfg.Memory = limit
@@ -67,6 +72,7 @@ func headCommand(env command.Env) *cobra.Command {
 	flags.DurationVar(&cfg.JoinTimeout, "join-timeout", 0, "fail if not every data node has joined by then (default 10m)")
 	flags.DurationVar(&cfg.LoadTimeout, "load-timeout", 0, "fail a first load that store or catalog have kept from any progress for this long (default 15m)")
 	flags.DurationVar(&cfg.NodeTimeout, "node-timeout", 0, "count a silent data node as lost after this (default 10s)")
+	first = registerFirst(flags, env)
 	registerComparisons(flags, &cfg.FilterComparisons)
 	flags.DurationVar(&cfg.TicketTTL, "ticket-ttl", 0, "how long a client may wait before it starts a stream with a ticket (default 1h)")
 	return cmd

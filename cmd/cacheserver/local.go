@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubeflow/datacache/cacheserver/local"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/wait"
 	"github.com/kubeflow/datacache/internal/command"
 )
@@ -21,6 +22,7 @@ func localCommand(env command.Env) *cobra.Command {
 		data  dataFlags
 		cfg   local.Config
 		held  string
+		first func() (*protocol.First, error)
 	)
 	cmd := &cobra.Command{
 		Use:   "local",
@@ -33,6 +35,10 @@ It ends with code 3 if the table can't be loaded, and with code 1 if an argument
   cacheserver local --files ./train --columns tokens,label --filter "lang = 'en'"`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if cfg.FirstEpoch, err = first(); err != nil {
+				return err
+			}
 			src, err := table.open(env, nil)
 			if err != nil {
 				return err
@@ -63,6 +69,7 @@ It ends with code 3 if the table can't be loaded, and with code 1 if an argument
 	serve.register(flags, env)
 	data.register(flags, env)
 	flags.IntVar(&cfg.Nodes, "nodes", 1, "data nodes")
+	first = registerFirst(flags, env)
 	registerComparisons(flags, &cfg.FilterComparisons)
 	flags.DurationVar(&cfg.LoadTimeout, "load-timeout", 0, "fail a first load that store or catalog have kept from any progress for this long (default 1m)")
 	flags.StringVar(&held, "while-held", "", "serve while another process holds a lock (flock) on this file, to which the addresses are written at the start")

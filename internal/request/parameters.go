@@ -34,6 +34,9 @@ var gateNames = []string{"READY_TIMEOUT", "PROGRESS_INTERVAL", gateName}
 // gateName is the variable that says until when the gate waits.
 const gateName = "GATE"
 
+// firstEpochName is the variable of the epoch whose rows are loaded first.
+const firstEpochName = "FIRST_EPOCH"
+
 // folderName is the variable of a folder of the machines for rows.
 const folderName = "SPILL_HOST_PATH"
 
@@ -43,8 +46,8 @@ var fluidNames = []string{
 	"CACHE_NAME", "WARM_UP",
 }
 
-// storeName matches the variables of object stores' clients that DataCache.spec.arrow.env accepts.
-var storeName = regexp.MustCompile(`^((AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+|HF_ENDPOINT)$`)
+// storeName matches the variables that DataCache.spec.arrow.env accepts: of object stores' clients, and of the epoch that is loaded first.
+var storeName = regexp.MustCompile(`^((AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+|HF_ENDPOINT|` + firstEpochName + `)$`)
 
 // queryNames maps the query parameters of a cache:// URI to the corresponding variables, folderNames those of a cache+ URI, and deltaNames those
 // of one of a Delta table. PARTITIONS can be set only there.
@@ -133,7 +136,7 @@ func (g parameters) addOwn(env []corev1.EnvVar) field.ErrorList {
 		case v.Name != StatusVariable && !IsParameter(v.Name):
 			errs = append(errs, field.Invalid(at.Child("name"), v.Name, "is no parameter of a cache; those are "+
 				strings.Join(slices.Concat(parameterNames, gateNames, fluidNames), ", ")+
-				" HF_ENDPOINT and what begins with AWS_, AZURE_, GCS_, GOOGLE_ or S3_; variables for training go into spec.trainer.env"))
+				" HF_ENDPOINT, FIRST_EPOCH and what begins with AWS_, AZURE_, GCS_, GOOGLE_ or S3_; variables for training go into spec.trainer.env"))
 		case seen[v.Name]:
 			errs = append(errs, field.Duplicate(at.Child("name"), v.Name))
 		case v.ValueFrom != nil:

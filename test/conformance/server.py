@@ -210,6 +210,7 @@ def plain_environment() -> dict[str, str]:
         "FILTER",
         "MEMORY_LIMIT",
         "FILTER_MEMORY",
+        "FIRST_EPOCH",
         "SPILL_DIR",
         "SPILL_LIMIT",
         "PUT_LIMIT",

@@ -44,6 +44,7 @@ def test_version_names_the_contract(caches: Caches) -> None:
         (["local", "--nodes", "0", "--metadata", "x"], "nodes"),
         (["local", "--memory-limit", "plenty", "--metadata", "x"], "memory-limit"),
         (["local", "--memory-limit", "90MiB", "--spill-dir", "x", "--metadata", "x"], "96 MiB without rows"),
+        (["local", "--first-epoch", '{"seed":7}', "--metadata", "x"], "--first-epoch: command: global_batch: missing"),
         (["local", "--listen", "256.0.0.1:1", "--metadata", "x"], "listen"),
         (["local", "--as-of", "yesterday", "--metadata", "x"], "as-of"),
         (["node", "--head", "127.0.0.1:1", "--index", "-5"], "index"),

@@ -9,6 +9,7 @@ import (
 	"sort"
 	"sync"
 
+	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
@@ -134,6 +135,24 @@ func (e *Early) Want(run rows.Run, position uint64) {
 	first, last := e.splitOf(int64(run.First)), e.splitOf(int64(run.First+run.Rows-1))
 	for split := first; split <= last; split++ {
 		e.demand.want(split, position)
+	}
+}
+
+// mostSeeded is the number of positions of the first epoch that are looked at, and seedStep how many of them count as one position.
+const mostSeeded, seedStep = 1 << 20, 16
+
+// seed has splits loaded in the order in which an epoch needs them; streams that wait go first.
+func (e *Early) seed(c *epoch.Cursor) {
+	var runs [seedStep]rows.Run
+	for position := uint64(0); position < mostSeeded && e.starts != nil; {
+		n, passed := c.Next(runs[:], seedStep)
+		if passed == 0 {
+			return
+		}
+		for _, run := range runs[:n] {
+			e.Want(run, position)
+		}
+		position += passed
 	}
 }
 

@@ -110,7 +110,23 @@ func (l *load) loadMissing(ctx context.Context) error {
 		}
 		l.early.open(l.layout, l.splits, l.Budget)
 	}
+	l.seed()
 	return l.loadAll(ctx)
+}
+
+// seed has splits loaded in the order in which the first epoch needs them, if the head knows it.
+func (l *load) seed() {
+	first := l.spec.FirstEpoch
+	if first == nil {
+		return
+	}
+	cursor, err := first.Cursor(uint64(first.Rows))
+	if err != nil {
+		l.Log.Warn("the first epoch has no effect on the order of loading", "reason", err)
+		return
+	}
+	cursor.Within(uint64(first.Own[0]), uint64(first.Own[1]))
+	l.early.seed(cursor)
 }
 
 // loadAll loads every split. Each core decodes one while another is fetched for it. The first error ends the load; nothing is ever skipped.

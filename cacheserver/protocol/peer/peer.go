@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
@@ -92,8 +93,17 @@ type Assign struct {
 	Outline   []byte           `json:"outline"`   // of the whole plan; opaque to the node
 	// Ready says that the cache was Ready with this plan before, so the other nodes hold rows that clients know.
 	Ready bool `json:"ready"`
+	// FirstEpoch says which of the node's splits are needed first; nil: that is not known.
+	FirstEpoch *First `json:"first_epoch,omitempty"`
 	// Trace is the span of the cache's load, as a traceparent (W3C Trace Context); empty if there is none.
 	Trace string `json:"trace,omitempty"`
+}
+
+// First is an epoch whose rows are loaded first.
+type First struct {
+	protocol.First
+	Rows int64         `json:"rows"` // of all data nodes
+	Own  assign.Bounds `json:"own"`  // the node's
 }
 
 // Keep gives a node a part of a plan to keep for the head. A field that is empty leaves what the node has of it.
