@@ -40,6 +40,9 @@ func newDatasets(c *cluster, nodes int) *putDatasets {
 // changedLocked sends the catalog's orders, and wakes who waits for a change.
 func (p *putDatasets) changedLocked() {
 	for _, o := range p.catalog.Orders() {
+		if o.Message.Copy != nil {
+			o.Message.Copy.Address = p.cluster.members[o.Message.Copy.To].address
+		}
 		if s := p.cluster.members[o.Node].session; s != nil {
 			s.tell(o.Message)
 		}

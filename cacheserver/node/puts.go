@@ -81,6 +81,8 @@ func (s *datasets) obey(m peer.ToNode) {
 		s.stage.Settle(m.Settle.ID)
 	case m.Unput != nil:
 		s.stage.Unput(m.Unput.ID)
+	case m.Copy != nil:
+		s.stage.Copy(*m.Copy)
 	case m.Known != nil:
 		s.stage.Known(*m.Known)
 	}

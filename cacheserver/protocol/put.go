@@ -45,14 +45,16 @@ const (
 const (
 	KeepMemory = "memory" // the rows are in the memory of data nodes only
 	KeepDisk   = "disk"   // the rows are also in files, from which a data node restores them when its process starts again
+	// KeepReplica has each part on two data nodes: one that is lost gets its rows from the other. They are in files too where there is a disk.
+	KeepReplica = "replica"
 )
 
 // ValidKeep returns an error if keep is neither empty nor a value of a put's keep.
 func ValidKeep(keep string) error {
-	if keep == "" || keep == KeepMemory || keep == KeepDisk {
+	if keep == "" || keep == KeepMemory || keep == KeepDisk || keep == KeepReplica {
 		return nil
 	}
-	return fmt.Errorf("%.64q, want %q or %q", keep, KeepMemory, KeepDisk)
+	return fmt.Errorf("%.64q, want %q, %q or %q", keep, KeepMemory, KeepDisk, KeepReplica)
 }
 
 // Begin is the body of PutBegin.
@@ -269,6 +271,9 @@ type PutTicket struct {
 	Put   string `json:"p"`
 	Parts int    `json:"n"`
 	Nodes int    `json:"d"`
+
+	Addresses []string `json:"a,omitempty"` // of the data nodes, if parts are copied between them
+	Copy      string   `json:"c,omitempty"` // of a data node that sends a copy of a part: the part's hash
 }
 
 // Receipt is what a receipt says.

@@ -6,6 +6,7 @@ package put
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -16,11 +17,11 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
-// Join records that a node has connected. It will tell what it has, and gets the puts that go on.
+// Join records that a node has connected. It will tell what it has, and gets the puts that it may not know.
 func (c *Catalog) Join(node int) {
 	c.Leave(node)
 	for _, p := range c.puts {
-		if p.state <= publishing {
+		if p.state != failed {
 			c.tell(node, peer.ToNode{Put: &p.Put})
 		}
 	}
@@ -40,6 +41,7 @@ func (c *Catalog) Staged(node int, m peer.Staged, now time.Time) error {
 	if p == nil && m.Put != nil && !c.gone[m.ID] && m.Put.Nodes == len(c.told) && len(c.puts) < 2*mostPuts {
 		p = newPut(*m.Put, now)
 		c.puts[m.ID] = p
+		c.tellAll(peer.ToNode{Put: m.Put}) // to nodes that have restarted, and joined before
 	}
 	switch {
 	case p == nil || p.state == failed:
@@ -48,22 +50,28 @@ func (c *Catalog) Staged(node int, m peer.Staged, now time.Time) error {
 		}
 	default:
 		for _, part := range m.Parts {
-			if part.Part < 0 || part.Part >= p.Parts || p.Node(part.Part) != node {
+			if part.Part < 0 || part.Part >= p.Parts || p.on(node, part.Part) == nil {
 				return status.Errorf(codes.InvalidArgument, "data node %d reports part %d of a put of %d parts, which is not its own", node, part.Part, p.Parts)
 			}
 		}
 		if h := m.Has; h != nil && (len(h.ColumnBytes) != len(p.Columns) || len(h.Fits) != len(p.Columns)) {
 			return status.Errorf(codes.InvalidArgument, "data node %d reports bytes of %d columns and integers of %d, of a dataset of %d", node, len(h.ColumnBytes), len(h.Fits), len(p.Columns))
 		}
-		p.add(m.Parts, now)
+		p.add(node, m.Parts, now)
+		p.lacks(node, m.Absent)
 		c.holds(p, node, m)
 		if m.Put == nil && len(m.Parts) > 0 {
+			if p.Node(m.Parts[0].Part) == node { // the copies were there before, and may be lost since
+				c.copyParts(p, numbers(m.Parts))
+			}
 			c.tell(node, peer.ToNode{Known: &peer.Known{ID: m.ID, Parts: m.Parts}})
 		}
 	}
 	if m.All {
 		c.told[node] = true
 		for _, p := range c.puts {
+			c.copyParts(p, maps.Keys(p.parts))
+			c.copyParts(p, maps.Keys(p.copies))
 			c.advance(p, now)
 		}
 	} else if p != nil {
@@ -83,8 +91,17 @@ func (c *Catalog) holds(p *put, node int, m peer.Staged) {
 	}
 	if p.state == staging && m.Has.At > p.as.At { // the head has restarted since
 		p.as = m.Has.Publication
+		clear(p.recalled)
+	}
+	if p.chosen == nil && m.Has.At == p.as.At {
+		for _, part := range m.Chosen {
+			p.recalled[part.Part] = part
+		}
 	}
 	p.held[node] = m.Has
+	if !m.Has.Settled && (p.state == ready || p.state == retired) {
+		c.tell(node, peer.ToNode{Settle: &peer.Settle{ID: p.ID}})
+	}
 }
 
 // unpublish ends a publication that failed: the put goes on.
@@ -100,6 +117,8 @@ func (c *Catalog) advance(p *put, now time.Time) {
 		c.becomeReady(p, now)
 	case p.state == staging && p.as.Fingerprint != "" && c.told.missing() == "" && slices.ContainsFunc(p.held, func(h *peer.HeldRows) bool { return h != nil && h.Settled }):
 		p.state = ready // as it was before the head restarted; a node has lost its rows since
+		p.recall()
+		c.settle(p)
 		c.advance(p, now)
 	case p.state == publishing || p.state == ready || p.state == retired:
 		for node := range p.held {
@@ -113,16 +132,25 @@ func (c *Catalog) advance(p *put, now time.Time) {
 	}
 }
 
-// ask has a node publish its parts. If it does not have them, they are lost.
+// ask has a node publish its parts. If it does not have them, another one sends them, or they are lost.
 func (c *Catalog) ask(p *put, node int) {
+	if p.awaits(node) {
+		return
+	}
 	parts := p.nodeParts(node)
-	missing := []int{}
+	missing, sought := []int{}, []protocol.PutPart{}
 	for _, part := range parts {
-		if !p.has(part) {
+		switch {
+		case p.Node(part.Part) != node || contains(p.parts[part.Part], part):
+		case p.Keep == protocol.KeepReplica && !p.absent[transfer{node, part.Part, part.Hash}]:
+			sought = append(sought, part)
+		default:
 			missing = append(missing, part.Part)
 		}
 	}
 	switch {
+	case p.Keep == protocol.KeepReplica && c.told.missing() != "" && (p.chosen == nil || len(missing)+len(sought) > 0):
+		return // a node that is not there may have them
 	case p.state != publishing && (p.chosen == nil || len(missing) > 0):
 		if p.chosen == nil { // they are not known since the head restarted
 			for part := range p.Parts {
@@ -134,6 +162,8 @@ func (c *Catalog) ask(p *put, node int) {
 		c.fail(p, fmt.Sprintf("data node %d restarted, and parts %s of dataset %s are lost: put it again", node, ranges(missing), p.Name))
 	case len(missing) > 0:
 		c.unpublish(p, fmt.Sprintf("parts %s are lost, since data node %d restarted: put them again", ranges(missing), node))
+	case len(sought) > 0:
+		c.order(p, p.Copy(sought[0].Part), node, sought)
 	default:
 		p.asked[node] = true
 		c.tell(node, peer.ToNode{Publish: &peer.Publish{ID: p.ID, As: p.as, Parts: parts}})
@@ -153,7 +183,8 @@ func (c *Catalog) fail(p *put, reason string) {
 // becomeReady makes a publication the dataset of its name. The one that it replaces can be read for a while.
 func (c *Catalog) becomeReady(p *put, now time.Time) {
 	p.state = ready
-	c.tellAll(peer.ToNode{Settle: &peer.Settle{ID: p.ID}})
+	p.recall()
+	c.settle(p)
 	for id, other := range c.puts {
 		if other == p || other.Name != p.Name || other.state != ready && other.state != failed {
 			continue

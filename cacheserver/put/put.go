@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -33,7 +34,9 @@ type put struct {
 	peer.Put
 	state   state
 	parts   map[int][]protocol.PutPart // good attempts, the last one at the end
+	copies  map[int][]protocol.PutPart // the same of the nodes that have the copies
 	lost    map[int]bool               // parts that a node had, and lost
+	ordered map[transfer]bool          // copies that a node was told to send, and that are not there yet
 	touched time.Time                  // when a part was last staged
 	retired time.Time
 	failure string
@@ -42,8 +45,12 @@ type put struct {
 
 	chosen []protocol.PutPart // when it is published: its parts in order
 	as     peer.Publication
-	asked  []bool           // by node: it was told to publish
-	held   []*peer.HeldRows // by node
+	absent map[transfer]bool // those that the node says it can't send
+	// recalled are the chosen parts as nodes tell them to a head that has restarted.
+	recalled map[int]protocol.PutPart
+	settled  map[int]string   // the hashes of the chosen parts, once the nodes were told to free all others
+	asked    []bool           // by node: it was told to publish
+	held     []*peer.HeldRows // by node
 }
 
 // Order is a message to a node.
@@ -54,17 +61,33 @@ type Order struct {
 
 func newPut(of peer.Put, now time.Time) *put {
 	return &put{
-		Put: of, parts: map[int][]protocol.PutPart{}, lost: map[int]bool{}, touched: now,
+		Put: of, parts: map[int][]protocol.PutPart{}, copies: map[int][]protocol.PutPart{}, lost: map[int]bool{}, ordered: map[transfer]bool{}, absent: map[transfer]bool{}, recalled: map[int]protocol.PutPart{}, touched: now,
 		asked: make([]bool, of.Nodes), held: make([]*peer.HeldRows, of.Nodes),
 	}
 }
 
+// on returns the parts of the node if a part is one of its own, their copies if that is what the node has of it, otherwise nil.
+func (p *put) on(node, part int) map[int][]protocol.PutPart {
+	switch node {
+	case p.Node(part):
+		return p.parts
+	case p.Copy(part):
+		return p.copies
+	}
+	return nil
+}
+
 // add records parts that a node has.
-func (p *put) add(parts []protocol.PutPart, now time.Time) {
+func (p *put) add(node int, parts []protocol.PutPart, now time.Time) {
 	for _, part := range parts {
-		kept := slices.DeleteFunc(p.parts[part.Part], func(o protocol.PutPart) bool { return o.Hash == part.Hash })
-		p.parts[part.Part] = append(kept, part)
+		if p.settled != nil && p.settled[part.Part] != part.Hash {
+			continue // the node frees it
+		}
+		there := p.on(node, part.Part)
+		kept := append(slices.DeleteFunc(there[part.Part], func(o protocol.PutPart) bool { return o.Hash == part.Hash }), part)
+		there[part.Part] = kept[max(0, len(kept)-peer.MostAttempts):]
 		delete(p.lost, part.Part)
+		delete(p.ordered, transfer{node, part.Part, part.Hash})
 		p.touched = now
 	}
 }
@@ -73,16 +96,30 @@ func (p *put) add(parts []protocol.PutPart, now time.Time) {
 func (p *put) leave(node int) {
 	p.asked[node], p.held[node] = false, nil
 	p.suspect(node)
+	for _, transfers := range []map[transfer]bool{p.ordered, p.absent} {
+		maps.DeleteFunc(transfers, func(t transfer, _ bool) bool { return p.on(node, t.part) != nil })
+	}
 }
 
-// suspect takes the parts of a node for lost, until it says that it has them.
+// suspect takes what a node has for lost, until it says that it has it.
 func (p *put) suspect(node int) {
-	for part := range p.parts {
-		if p.Node(part) == node {
-			delete(p.parts, part)
-			p.lost[part] = true
+	for _, side := range []map[int][]protocol.PutPart{p.parts, p.copies} {
+		for part := range side {
+			if there := p.on(node, part); there != nil {
+				delete(there, part)
+				p.lost[part] = len(p.attempts(part)) == 0
+			}
 		}
 	}
+	maps.DeleteFunc(p.lost, func(_ int, lost bool) bool { return !lost })
+}
+
+// attempts are the good attempts of a part, wherever they are.
+func (p *put) attempts(part int) []protocol.PutPart {
+	if own := p.parts[part]; len(own) > 0 {
+		return own
+	}
+	return p.copies[part]
 }
 
 // complete reports whether all nodes have the rows of the publication.
@@ -95,10 +132,10 @@ func (p *put) complete() bool {
 	return len(p.held) > 0
 }
 
-// nodeParts are the chosen parts of a node.
+// nodeParts are the chosen parts of a node, with those of which it has the copies.
 func (p *put) nodeParts(node int) (parts []protocol.PutPart) {
 	for _, c := range p.chosen {
-		if p.Node(c.Part) == node {
+		if p.on(node, c.Part) != nil {
 			parts = append(parts, c)
 		}
 	}
@@ -111,15 +148,24 @@ func (p *put) last() []protocol.PutPart {
 	for _, attempts := range p.parts {
 		all = append(all, attempts[len(attempts)-1])
 	}
-	slices.SortFunc(all, func(a, b protocol.PutPart) int { return a.Part - b.Part })
+	for part, copies := range p.copies {
+		if p.parts[part] == nil {
+			all = append(all, copies[len(copies)-1])
+		}
+	}
+	slices.SortFunc(all, byNumber)
 	return all
 }
 
-// staged is the number of bytes of all parts, with attempts that are not the last.
+func byNumber(a, b protocol.PutPart) int { return a.Part - b.Part }
+
+// staged is the number of bytes of all parts, with copies, and with attempts that are not the last.
 func (p *put) staged() (bytes int64) {
-	for _, attempts := range p.parts {
-		for _, a := range attempts {
-			bytes += a.Bytes
+	for _, side := range []map[int][]protocol.PutPart{p.parts, p.copies} {
+		for _, attempts := range side {
+			for _, a := range attempts {
+				bytes += a.Bytes
+			}
 		}
 	}
 	return bytes
@@ -127,7 +173,11 @@ func (p *put) staged() (bytes int64) {
 
 // has reports whether a part was staged with these rows.
 func (p *put) has(part protocol.PutPart) bool {
-	return slices.ContainsFunc(p.parts[part.Part], func(o protocol.PutPart) bool { return o.Hash == part.Hash && o.Rows == part.Rows })
+	return contains(p.parts[part.Part], part) || contains(p.copies[part.Part], part)
+}
+
+func contains(attempts []protocol.PutPart, part protocol.PutPart) bool {
+	return slices.ContainsFunc(attempts, func(o protocol.PutPart) bool { return o.Hash == part.Hash && o.Rows == part.Rows })
 }
 
 // orderVersion is the version of the epoch order used with row indices.

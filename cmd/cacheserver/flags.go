@@ -99,7 +99,7 @@ func (f *tableFlags) registerPuts(flags *pflag.FlagSet, env command.Env) {
 	flags.BoolVar(&f.puts, "puts", env("PUTS") == "true",
 		"let clients put datasets of their own into the memory of the data nodes; without a table, the cache has these alone (docs/put.md; env PUTS=true)")
 	flags.StringVar(&f.putKeep, "put-keep", env("PUT_KEEP"),
-		"how datasets are kept whose clients don't say it: memory, or disk, in files of --spill-dir of the data nodes too\n"+
+		"how datasets are kept whose clients don't say it: memory, or disk, in files of --spill-dir of the data nodes too, or replica, on another data node too\n"+
 			"(default: disk where a data node has a folder, else memory; env PUT_KEEP)")
 }
 

@@ -20,9 +20,9 @@ import pytest
 from chance import Chance
 from server import Cache, Caches
 
-from kubeflow_datacache import DataCache, DataCacheError, Put, RefusedError
+from kubeflow_datacache import DataCache, DataCacheError, DatasetChangedError, Put, RefusedError
 
-KILLS = 4  # of each way to keep rows; 300 in all: make test-loader PYTEST='-k random_kills --thorough 38'
+KILLS = 4  # of each way to keep rows; 300 in all: make test-loader PYTEST='-k random_kills --thorough 25'
 PARTS, ROWS, WRITERS = 8, 1500, 2  # rows of a part
 SCHEMA = pa.schema([("id", pa.int64()), ("version", pa.int64()), ("text", pa.string())])
 
@@ -116,10 +116,10 @@ class Round:
         return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
 
 
-@pytest.mark.parametrize("keep", ["memory", "disk"])
+@pytest.mark.parametrize("keep", ["memory", "disk", "replica"])
 def test_random_kills(keep: str, server: Path, chance: Chance, tmp_path: Path) -> None:
     caches = Caches(server, tmp_path / "logs")
-    env = {"SPILL_DIR": str(tmp_path / "spill")} if keep == "disk" else {}
+    env = {"PUT_KEEP": keep} | ({"SPILL_DIR": str(tmp_path / "spill")} if keep == "disk" else {})
     cache = caches.start(["--puts"], mode="cluster", env=env)
     cache.wait("Ready")
     reader = Reader(cache.endpoint)
@@ -151,7 +151,7 @@ def check(cache: Cache, reference: str, version: int, keep: str, killed: str) ->
     with DataCache(cache.endpoint, dataset=reference, retry_seconds=60) as one:
         try:
             rows = one.head(2 * PARTS * ROWS)
-        except RefusedError as error:
+        except (RefusedError, DatasetChangedError) as error:
             lost = str(error)
         else:
             assert not wrong(rows), f"{killed} was killed: {wrong(rows)}"

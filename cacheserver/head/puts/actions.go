@@ -98,7 +98,11 @@ func (s *Service) begin(ctx context.Context, b protocol.Begin) (begun protocol.B
 	if err != nil {
 		return begun, status.Errorf(codes.InvalidArgument, "%s: %v", protocol.PutBegin, err)
 	}
-	if err := s.hasRoom(b.Bytes, b.Keep == protocol.KeepDisk); err != nil {
+	bytes := b.Bytes
+	if b.Keep == protocol.KeepReplica {
+		bytes *= 2
+	}
+	if err := s.hasRoom(bytes, b.Keep == protocol.KeepDisk); err != nil {
 		return begun, err
 	}
 	err = s.Cluster.Change(func(c *put.Catalog) (err error) {
@@ -108,12 +112,27 @@ func (s *Service) begin(ctx context.Context, b protocol.Begin) (begun protocol.B
 	if err != nil || begun.Exists != "" {
 		return begun, err
 	}
-	begun.Nodes = s.locations(ctx)
-	begun.Ticket, err = s.Signer.Sign(protocol.PutTicket{Put: begun.Put, Parts: of.Parts, Nodes: of.Nodes})
-	if !begun.Joined {
+	if begun.Joined {
+		s.Cluster.Look(func(c *put.Catalog) { _, of, err = c.Status(begun.Put) })
+	} else {
 		s.Log.Info("a put begins", "name", of.Name, "put", of.ID, "parts", of.Parts)
 	}
+	if err == nil {
+		begun.Nodes = s.locations(ctx)
+		begun.Ticket, err = s.ticket(of)
+	}
 	return begun, err
+}
+
+// ticket returns the ticket of a put, for clients.
+func (s *Service) ticket(of peer.Put) (string, error) {
+	t := protocol.PutTicket{Put: of.ID, Parts: of.Parts, Nodes: of.Nodes}
+	if of.Keep == protocol.KeepReplica {
+		for _, node := range s.Cluster.Nodes() {
+			t.Addresses = append(t.Addresses, node.Address)
+		}
+	}
+	return s.Signer.Sign(t)
 }
 
 // hasRoom returns an error if the data nodes have no memory for so many bytes or, if they are wanted, no disks, or if the cache is not ready.
@@ -158,7 +177,7 @@ func (s *Service) putStatus(ctx context.Context, body []byte) (any, error) {
 		return nil, err
 	}
 	state.Nodes = s.locations(ctx)
-	state.Ticket, err = s.Signer.Sign(protocol.PutTicket{Put: of.ID, Parts: of.Parts, Nodes: of.Nodes})
+	state.Ticket, err = s.ticket(of)
 	return state, err
 }
 

@@ -136,7 +136,7 @@ func (s *Stage) restorePublished(id string) error {
 	if p == nil {
 		return errors.New("its schema is not supported")
 	}
-	if err := p.publish(peer.Publish{ID: id, As: r.As, Parts: r.Parts}); err != nil {
+	if err := p.publish(peer.Publish{ID: id, As: r.As, Parts: r.Parts}, s.cfg.Node); err != nil {
 		return err
 	}
 	p.has.Settled = r.Settled

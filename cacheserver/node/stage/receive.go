@@ -54,7 +54,8 @@ func (s *Stage) Receive(stream grpc.ServerStream) error {
 	if command.Part >= ticket.Parts {
 		return status.Errorf(codes.InvalidArgument, "part: %d, want a number below %d", command.Part, ticket.Parts)
 	}
-	if node := command.Part * ticket.Nodes / ticket.Parts; node != s.cfg.Node {
+	node := command.Part * ticket.Nodes / ticket.Parts
+	if isCopy := ticket.Copy != "" && (node+1)%ticket.Nodes == s.cfg.Node; node != s.cfg.Node && !isCopy {
 		return status.Errorf(codes.FailedPrecondition, "part: %d belongs to data node %d, this is data node %d: put.status has their addresses", command.Part, node, s.cfg.Node)
 	}
 	p, err := s.wait(stream.Context(), ticket.Put)
@@ -62,7 +63,7 @@ func (s *Stage) Receive(stream grpc.ServerStream) error {
 		return err
 	}
 	defer context.AfterFunc(p.ended, func() { transport.Cancel(stream.Context()) })()
-	made, err := s.receivePart(stream, p, command, first)
+	made, err := s.receivePart(stream, p, command, ticket, first)
 	if err != nil {
 		if p.ended.Err() != nil {
 			return errFreed
@@ -103,7 +104,7 @@ type intake struct {
 }
 
 // receivePart receives a part and records it.
-func (s *Stage) receivePart(stream grpc.ServerStream, p *put, command protocol.PutCommand, first received) (*part, error) {
+func (s *Stage) receivePart(stream grpc.ServerStream, p *put, command protocol.PutCommand, ticket protocol.PutTicket, first received) (*part, error) {
 	if !p.arena.Retain() {
 		return nil, errFreed
 	}
@@ -126,11 +127,21 @@ func (s *Stage) receivePart(stream grpc.ServerStream, p *put, command protocol.P
 		PutPart: protocol.PutPart{Part: command.Part, Attempt: command.Attempt, Rows: sealed.Rows, Bytes: in.builder.Reserved(), Hash: hex.EncodeToString(sum[:])},
 		chunks:  sealed.Chunks, free: in.builder.Discard, known: make(chan struct{}),
 	}
+	if ticket.Copy != "" && ticket.Copy != made.Hash {
+		made.free()
+		return nil, status.Errorf(codes.DataLoss, "put: the copy of part %d has the hash %s, want %s", made.Part, made.Hash, ticket.Copy)
+	}
 	if err := s.store(p, made, sealed); err != nil {
 		made.free()
 		return nil, refusal(err)
 	}
-	return s.add(p, made)
+	if ticket.Copy == "" {
+		if err := s.copied(stream.Context(), p, made, ticket.Addresses); err != nil {
+			made.discard()
+			return nil, err
+		}
+	}
+	return s.add(p, made, ticket.Copy != "")
 }
 
 // all receives messages until the client ends the stream.

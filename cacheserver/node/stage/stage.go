@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -23,9 +24,10 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/put/incoming"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/spill"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
-// Config configures a stage. All fields but Disk are required.
+// Config configures a stage. All fields but Disk, TLS and Dial are required.
 type Config struct {
 	Node   int // index of the data node
 	Budget *offheap.Budget
@@ -36,11 +38,15 @@ type Config struct {
 	Disk *spill.Dir
 	// Gone is called when the rows of a published put are not to be read any more.
 	Gone func(id string)
+
+	TLS  transport.TLS    // of connections to other data nodes
+	Dial transport.Dialer // for them; nil: TCP
 }
 
 // Stage has what a data node has of all puts. Make it with New; it is safe for concurrent use.
 type Stage struct {
-	cfg Config
+	cfg        Config
+	neighbours neighbours
 
 	mu      sync.Mutex
 	puts    map[string]*put
@@ -59,7 +65,9 @@ type put struct {
 
 	parts map[int][]*part // good attempts, the last one at the end
 	files int             // the number of the next file
-	has   *Held
+	// queues are what other data nodes should have too, by node.
+	queues map[int]*queue
+	has    *Held
 }
 
 // part is a good attempt of a part.
@@ -86,7 +94,10 @@ func (h *Held) Parts() []protocol.PutPart { return h.parts }
 
 // New returns a stage without puts.
 func New(cfg Config) *Stage {
-	return &Stage{cfg: cfg, puts: map[string]*put{}, opened: make(chan struct{}), news: make(chan struct{}, 1)}
+	return &Stage{
+		cfg: cfg, neighbours: neighbours{cfg: &cfg, conns: map[string]*grpc.ClientConn{}},
+		puts: map[string]*put{}, opened: make(chan struct{}), news: make(chan struct{}, 1),
+	}
 }
 
 // Open adds a put, whose parts can then be put.
@@ -106,7 +117,7 @@ func (s *Stage) Open(of peer.Put) {
 		arena.Paged()
 	}
 	ended, end := context.WithCancel(context.Background()) //nolint:forbidigo // ends with Unput
-	s.puts[of.ID] = &put{Put: of, layout: layout, arena: arena, ended: ended, end: end, parts: map[int][]*part{}}
+	s.puts[of.ID] = &put{Put: of, layout: layout, arena: arena, ended: ended, end: end, parts: map[int][]*part{}, queues: map[int]*queue{}}
 	close(s.opened)
 	s.opened = make(chan struct{})
 }
@@ -135,11 +146,8 @@ func (s *Stage) wait(ctx context.Context, id string) (*put, error) {
 	}
 }
 
-// mostAttempts is how many different attempts of a part are kept.
-const mostAttempts = 4
-
 // add records a part. An attempt with the rows of an earlier one takes no memory.
-func (s *Stage) add(p *put, made *part) (*part, error) {
+func (s *Stage) add(p *put, made *part, copied bool) (*part, error) {
 	var dropped []*part
 	defer func() { discard(dropped) }()
 	s.mu.Lock()
@@ -155,12 +163,12 @@ func (s *Stage) add(p *put, made *part) (*part, error) {
 		same.Attempt = made.Attempt
 		made = same
 		attempts = slices.Delete(attempts, i, i+1)
-	} else if p.has != nil && p.has.Settled {
+	} else if p.has != nil && p.has.Settled && !copied {
 		dropped = append(dropped, made)
 		return nil, status.Errorf(codes.FailedPrecondition, "put: it is published with other rows of part %d: begin another one", made.Part)
 	}
 	attempts = append(attempts, made)
-	if len(attempts) > mostAttempts {
+	if len(attempts) > peer.MostAttempts {
 		dropped = append(dropped, attempts[0])
 		attempts = slices.Delete(attempts, 0, 1)
 	}
@@ -201,10 +209,14 @@ func (s *Stage) Inventory() (all []peer.Staged) {
 	defer s.mu.Unlock()
 	s.reports = nil
 	for _, p := range s.puts {
+		p.forgetCopiesLocked()
 		of := p.Put
 		m := peer.Staged{Put: &of, ID: p.ID}
 		if p.has != nil {
 			m.Has = &p.has.HeldRows
+			for chosen := range slices.Chunk(p.has.parts, mostReported) {
+				all = append(all, peer.Staged{Put: &of, ID: p.ID, Has: m.Has, Chosen: chosen})
+			}
 		}
 		for _, attempts := range p.parts {
 			for _, a := range attempts {
@@ -270,7 +282,7 @@ func (s *Stage) publish(m peer.Publish) (*Held, error) {
 		return nil, errors.New("it restarted, and its parts are lost: put them again")
 	}
 	if p.has == nil || p.has.Fingerprint != m.As.Fingerprint {
-		if err := p.publish(m); err != nil {
+		if err := p.publish(m, s.cfg.Node); err != nil {
 			return nil, err
 		}
 	}
@@ -279,9 +291,13 @@ func (s *Stage) publish(m peer.Publish) (*Held, error) {
 	return &has, nil
 }
 
-func (p *put) publish(m peer.Publish) error {
+// publish makes the rows of the node's own parts readable.
+func (p *put) publish(m peer.Publish, node int) error {
 	var chunks []*rows.Chunk
 	for _, want := range m.Parts {
+		if p.Node(want.Part) != node {
+			continue // the node has the copy
+		}
 		attempts := p.parts[want.Part]
 		i := slices.IndexFunc(attempts, func(o *part) bool { return o.Hash == want.Hash })
 		if i < 0 {
@@ -381,7 +397,7 @@ func (s *Stage) Find(id string) *Held {
 	return nil
 }
 
-// Close frees everything, and leaves the files.
+// Close frees everything, and leaves the files. Nothing can be received after it.
 func (s *Stage) Close() {
 	s.mu.Lock()
 	var ids []string
@@ -392,4 +408,5 @@ func (s *Stage) Close() {
 	for _, id := range ids {
 		s.remove(id, true)
 	}
+	s.neighbours.close()
 }

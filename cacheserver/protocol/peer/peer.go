@@ -57,6 +57,7 @@ type ToNode struct {
 	Settle  *Settle  `json:"settle,omitempty"`
 	Unput   *Unput   `json:"unput,omitempty"`
 	Known   *Known   `json:"known,omitempty"`
+	Copy    *Copy    `json:"copy,omitempty"`
 }
 
 // Hello introduces a node. Held is nil unless the node has loaded or is loading a plan.

@@ -24,12 +24,23 @@ type Put struct {
 // Node is the data node that a part belongs to.
 func (p Put) Node(part int) int { return part * p.Nodes / p.Parts }
 
+// Copy is the data node that has the copy of a part, -1 if none has.
+func (p Put) Copy(part int) int {
+	if p.Keep != protocol.KeepReplica {
+		return -1
+	}
+	return (p.Node(part) + 1) % p.Nodes
+}
+
+// MostAttempts is how many different attempts of a part are kept, the latest ones.
+const MostAttempts = 4
+
 // Publish tells a node which parts of a put the dataset has. The node makes their rows readable and answers with Staged; it keeps everything
 // that it has of the put until Settle.
 type Publish struct {
 	ID    string             `json:"id"`
 	As    Publication        `json:"as"`
-	Parts []protocol.PutPart `json:"parts"` // of this node, in order
+	Parts []protocol.PutPart `json:"parts"` // of this node, in order, and those of which it has the copies
 }
 
 // Publication is the record of a publication, the same on all nodes.
@@ -64,6 +75,10 @@ type Staged struct {
 	ID    string             `json:"id"`
 	Parts []protocol.PutPart `json:"parts,omitempty"` // that have been put, or some of them
 	Has   *HeldRows          `json:"has,omitempty"`
+	// Chosen are parts of the publication that the node has, or those of which it has the copies, or some of them: when the node joins.
+	Chosen []protocol.PutPart `json:"chosen,omitempty"`
+	// Absent are parts that the node was told to copy and does not have.
+	Absent []protocol.PutPart `json:"absent,omitempty"`
 	// Refusal says why a node could not publish.
 	Refusal string `json:"refusal,omitempty"`
 	All     bool   `json:"all,omitempty"`
@@ -73,6 +88,14 @@ type Staged struct {
 type Known struct {
 	ID    string             `json:"id"`
 	Parts []protocol.PutPart `json:"parts"`
+}
+
+// Copy tells a node to send parts to another one that should have them too, and does not.
+type Copy struct {
+	ID      string             `json:"id"`
+	To      int                `json:"to"` // index of the other node
+	Address string             `json:"address"`
+	Parts   []protocol.PutPart `json:"parts"`
 }
 
 // HeldRows is the rows of a publication that a node has.

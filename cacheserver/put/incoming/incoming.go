@@ -50,6 +50,9 @@ func New(b protocol.Begin, nodes int) (of peer.Put, err error) {
 	if err := protocol.ValidKeep(b.Keep); err != nil {
 		return of, fmt.Errorf("keep: %w", err)
 	}
+	if b.Keep == protocol.KeepReplica && nodes < 2 {
+		return of, fmt.Errorf("keep: %q, and this cache has one data node, so that there is no other one for copies: give it two, or put with %q or %q", b.Keep, protocol.KeepDisk, protocol.KeepMemory)
+	}
 	layout, err := Layout(of.Schema)
 	if err != nil {
 		return of, fmt.Errorf("schema: %w", err)

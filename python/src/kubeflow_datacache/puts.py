@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kubeflow_datacache.cache import DataCache
 
 Mode = Literal["create", "replace"]
-Keep = Literal["memory", "disk"]
+Keep = Literal["memory", "disk", "replica"]
 Batches = Iterable[pa.RecordBatch | pa.Table]
 
 _BATCH_BYTES: Final = 2 << 20  # of a message: short enough for any server, and for its memory
@@ -75,7 +75,8 @@ def put(
 
     mode: "create" raises RefusedError if there is a dataset of the name, "replace" replaces it; who reads the old one
     goes on. keep: "disk" has data nodes write the rows to their --spill-dir too, so that a process that restarts reads
-    them again, and raises RefusedError if one has none; "memory" does not; None does where there is one.
+    them again, and raises RefusedError if one has none; "memory" does not; "replica" has each part on two data nodes,
+    so that the rows survive the loss of one; None is what the cache was started with, or "disk" where there is one.
 
     parts: the rows are sent in so many numbered parts, `workers` at a time. The fingerprint, and with it what
     checkpoints compare, depends on the rows and on where parts begin, so equal rows need equal parts; by default their

@@ -1,0 +1,128 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package put
+
+import (
+	"iter"
+	"maps"
+	"slices"
+
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+)
+
+// transfer is an attempt of a part that one node sends to another.
+type transfer struct {
+	to, part int
+	hash     string
+}
+
+// copyParts has nodes send to each other what of some parts both of two should have and one has not. That it has arrived is reported as any other
+// part is.
+func (c *Catalog) copyParts(p *put, parts iter.Seq[int]) {
+	if p.Keep != protocol.KeepReplica || p.state == failed {
+		return
+	}
+	orders := map[[2]int][]protocol.PutPart{}
+	for part := range parts {
+		own, other := p.Node(part), p.Copy(part)
+		if !c.told[own] || !c.told[other] {
+			continue
+		}
+		for _, way := range [][2]int{{own, other}, {other, own}} {
+			there := p.on(way[1], part)[part]
+			for _, a := range p.on(way[0], part)[part] {
+				if !contains(there, a) && !p.ordered[transfer{way[1], part, a.Hash}] {
+					orders[way] = append(orders[way], a)
+				}
+			}
+		}
+	}
+	for _, way := range slices.SortedFunc(maps.Keys(orders), func(a, b [2]int) int { return slices.Compare(a[:], b[:]) }) {
+		c.order(p, way[0], way[1], orders[way])
+	}
+}
+
+// numbers are those of parts.
+func numbers(parts []protocol.PutPart) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for _, part := range parts {
+			if !yield(part.Part) {
+				return
+			}
+		}
+	}
+}
+
+// order has one node send parts to another.
+func (c *Catalog) order(p *put, from, to int, parts []protocol.PutPart) {
+	for _, part := range parts {
+		p.ordered[transfer{to, part.Part, part.Hash}] = true
+	}
+	c.tell(from, peer.ToNode{Copy: &peer.Copy{ID: p.ID, To: to, Parts: parts}})
+}
+
+// lacks records parts that a node was to send and does not have.
+func (p *put) lacks(node int, parts []protocol.PutPart) {
+	for _, part := range parts {
+		to := p.Node(part.Part)
+		if to == node {
+			to = p.Copy(part.Part)
+		}
+		t := transfer{to, part.Part, part.Hash}
+		p.absent[t] = p.ordered[t]
+		delete(p.ordered, t)
+	}
+}
+
+// awaits reports whether parts of its own are on their way to a node.
+func (p *put) awaits(node int) bool {
+	for t := range p.ordered {
+		if t.to == node && p.Node(t.part) == node {
+			return true
+		}
+	}
+	return false
+}
+
+// recall finds out which parts are published after the head has restarted: those that nodes tell, with others that they have if need be. The
+// fingerprint shows whether that is so.
+func (p *put) recall() {
+	defer clear(p.recalled)
+	for range 2 {
+		if p.chosen != nil {
+			return
+		}
+		parts := slices.SortedFunc(maps.Values(p.recalled), byNumber)
+		if identity, err := fingerprint(p.Columns, parts); err == nil && identity == p.as.Fingerprint {
+			p.chosen = parts
+		}
+		for _, part := range p.last() { // on nodes that have received them again, and have not published them yet
+			if _, ok := p.recalled[part.Part]; !ok {
+				p.recalled[part.Part] = part
+			}
+		}
+	}
+}
+
+// settle has all nodes free the attempts that are not published, and forgets them.
+func (c *Catalog) settle(p *put) {
+	c.tellAll(peer.ToNode{Settle: &peer.Settle{ID: p.ID}})
+	if p.chosen == nil {
+		return
+	}
+	p.settled = map[int]string{}
+	for _, c := range p.chosen {
+		p.settled[c.Part] = c.Hash
+	}
+	for _, side := range []map[int][]protocol.PutPart{p.parts, p.copies} {
+		for part, attempts := range side {
+			side[part] = slices.DeleteFunc(attempts, func(a protocol.PutPart) bool { return p.settled[part] != a.Hash })
+			if len(side[part]) == 0 {
+				delete(side, part)
+			}
+		}
+	}
+	maps.DeleteFunc(p.ordered, func(t transfer, _ bool) bool { return p.settled[t.part] != t.hash })
+}
