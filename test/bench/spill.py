@@ -138,6 +138,7 @@ class Bench:
             flush=True,
         )
         for name, order in self._orders.items():
+            cost = dict[str, float]()
             for number in range(self._chosen.epochs):
                 with self._profile(cache, f"{where}-{name}-{number}"):
                     cost = epoch(cache, number, order)

@@ -99,3 +99,20 @@ def test_sections_follow_each_other_whatever_the_order_of_tables() -> None:
     lines = rows([resume(0.1, 0.1), epoch(OURS, 1.0), epoch("litdata", 1.0)])
     assert [row.section.split()[0] for row in lines] == ["Epochs", "Epochs", "Resume"]
     assert text(lines).index("Epochs") < text(lines).index("Resume in mid-epoch")
+
+
+def test_with_little_memory_the_best_of_the_exact_ones_is_the_measure() -> None:
+    """Samples come loader by loader; the table has a section for each limit of memory."""
+    walls = {OURS: 2.0, "hf_map": 12.0, "lance_permutation": 9.0, "mosaicml": 1.0}
+    samples = [
+        replace(epoch(loader, 1.0, shuffle=shuffle), wall=wall, memory=memory, disk=1e9)
+        for loader, wall in walls.items()
+        for memory in (0.5, 0.25)
+        for shuffle in (False, True)
+    ]
+    lines = rows(samples)
+    bars = {bar.what: (bar.limit, bar.met) for row in lines for bar in row.bars}
+    assert bars.pop("wall beside the best exact one / 5") == (9.0 / 2.0 / 5, False)
+    assert set(bars) == {"total", "wall"}
+    assert text(lines).count("-- Epochs with memory for ") == 2
+    assert [("exact" in row.text, "inexact" in row.text) for row in lines[4:8]] == [(True, False)] * 3 + [(True, True)]

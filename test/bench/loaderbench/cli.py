@@ -111,6 +111,7 @@ class Session:
             chosen.only, chosen.workers, chosen.repeat, chosen.peer_repeat, chosen.cap, chosen.memory, chosen.wall
         )
         self.failures: dict[str, str] = {}
+        self._bench = Bench(self._setup, progress)
 
     def measure(self) -> None:
         """Measures everything; a failure is recorded and does not stop the rest."""
@@ -163,8 +164,7 @@ class Session:
         return path
 
     def _table(self, table: Table, formats: dict[str, Path]) -> None:
-        chosen, server = self._chosen, None
-        bench = Bench(self._setup, self._progress)
+        chosen, bench, server = self._chosen, self._bench, None
         logs = chosen.data / "logs"
         logs.mkdir(parents=True, exist_ok=True)
 
