@@ -203,7 +203,22 @@ func (w *walk) cache(ctx context.Context, key types.NamespacedName) (Finding, er
 			f.Fix = fixes["endpoint"]
 		}
 	}
+	w.derives(dc, &f)
 	return f, nil
+}
+
+// derives adds to what is said of a DataCache that the step goes on, or has failed, that makes the dataset that the TrainJob reads.
+func (w *walk) derives(dc *v1alpha1.DataCache, f *Finding) {
+	derived := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionDerived)
+	if derived == nil || derived.Status == metav1.ConditionTrue || f.Blocks || dc.Spec.Arrow == nil || dc.Spec.Arrow.Derive == nil {
+		return
+	}
+	for _, r := range request.Read(w.job, w.job.Namespace).References {
+		if r.Key == client.ObjectKeyFromObject(dc) && r.Dataset == dc.Spec.Arrow.Derive.Dataset {
+			f.State, f.Blocks = fmt.Sprintf("%s: %s: %s", dc.Status.State, derived.Reason, derived.Message), true
+			f.Fix = strings.ReplaceAll(fixes[derived.Reason], "<DataCache>", dc.Name)
+		}
+	}
 }
 
 // unreachable matches messages of planning that does not reach the store or the catalog.
