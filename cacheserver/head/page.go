@@ -159,14 +159,27 @@ func (c *state) nodes(s protocol.Status) watch.Table {
 
 // datasets lists the datasets that were put.
 func datasets(s protocol.Status) watch.Table {
-	t := watch.Table{ID: "datasets", Title: "Datasets that clients put", Empty: "None.", Head: []string{"Name", "State", "Rows", "Bytes", "Put at", "Fingerprint", "Reason"}}
+	t := watch.Table{ID: "datasets", Title: "Datasets that clients put", Empty: "None.", Head: []string{"Name", "State", "Rows", "Bytes", "Put at", "Fingerprint", "Table", "Reason"}}
 	for _, d := range s.Datasets {
 		t.Rows = append(t.Rows, []watch.Cell{
 			watch.Text(d.Name), watch.Text(d.State), watch.Number(words.Count(float64(d.Rows))), watch.Number(words.Bytes(float64(d.Bytes))),
-			watch.Text(time.Unix(d.Published, 0).UTC().Format(time.DateTime)), watch.Text(d.Fingerprint), watch.Text(d.Reason),
+			watch.Text(time.Unix(d.Published, 0).UTC().Format(time.DateTime)), watch.Text(d.Fingerprint), watch.Text(committed(d.Commit)), watch.Text(d.Reason),
 		})
 	}
 	return t
+}
+
+// committed describes a commit to a table.
+func committed(c *protocol.CommitStatus) string {
+	switch {
+	case c == nil:
+		return ""
+	case c.State == protocol.CommitDone:
+		return fmt.Sprintf("%s: snapshot %d", c.Table, c.Snapshot)
+	case c.Reason != "":
+		return fmt.Sprintf("%s: %s: %s", c.Table, c.State, c.Reason)
+	}
+	return c.Table + ": " + c.State
 }
 
 // spread says how evenly the data nodes share the rows.

@@ -146,8 +146,9 @@ type Commit struct {
 
 // The values of Committed.State.
 const (
-	Committing = "committing" // ask again
-	CommitDone = "committed"
+	Committing   = "committing" // ask again
+	CommitDone   = "committed"
+	CommitFailed = "failed" // in statuses alone: the call has an error
 )
 
 // Committed answers PutCommit.

@@ -37,6 +37,16 @@ type DatasetStatus struct {
 	Rows        int64  `json:"rows"`
 	Bytes       int64  `json:"bytes"`
 	Published   int64  `json:"published"` // seconds since the Unix epoch
+	// Commit is the last commit since the head started; nil: there was none.
+	Commit *CommitStatus `json:"commit,omitempty"`
+}
+
+// CommitStatus describes a commit of a dataset to a table.
+type CommitStatus struct {
+	Table    string `json:"table"`
+	State    string `json:"state"` // Committing, CommitDone or CommitFailed
+	Snapshot int64  `json:"snapshot,omitempty"`
+	Reason   string `json:"reason,omitempty"`
 }
 
 // ServesEarly reports whether a cache that is not Ready answers early requests: its rows are counted, and all data nodes load them.

@@ -29,6 +29,9 @@ const (
 // Catalog is the puts and datasets of a cache, as its head knows them. A restarted head learns them from the data nodes. It is not safe for
 // concurrent use.
 type Catalog struct {
+	// Commits are the last commits of puts, by id. They are only shown.
+	Commits map[string]*protocol.CommitStatus
+
 	puts   map[string]*put
 	told   connected // the nodes that have reported all parts and datasets that they hold
 	orders []Order
@@ -41,7 +44,7 @@ const mostGone = 1 << 16
 
 // New returns the catalog of a cache that has no datasets.
 func New(nodes int) *Catalog {
-	return &Catalog{puts: map[string]*put{}, told: make(connected, nodes), gone: map[string]bool{}}
+	return &Catalog{Commits: map[string]*protocol.CommitStatus{}, puts: map[string]*put{}, told: make(connected, nodes), gone: map[string]bool{}}
 }
 
 // Orders returns the messages to send to nodes since the last call.
@@ -62,6 +65,7 @@ func (c *Catalog) tellAll(m peer.ToNode) {
 // remove forgets a put, and tells the nodes to free it.
 func (c *Catalog) remove(id string) {
 	delete(c.puts, id)
+	delete(c.Commits, id)
 	if len(c.gone) >= mostGone {
 		clear(c.gone)
 	}

@@ -195,6 +195,7 @@ func (c *Catalog) becomeReady(p *put, now time.Time) {
 		}
 		if older.state == failed {
 			delete(c.puts, id)
+			delete(c.Commits, id)
 			continue
 		}
 		older.state, older.retired = retired, now
@@ -251,7 +252,7 @@ func (c *Catalog) List() []protocol.DatasetStatus {
 	slices.SortFunc(all, func(a, b *put) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(b.as.At, a.as.At)) })
 	list := make([]protocol.DatasetStatus, len(all))
 	for i, p := range all {
-		list[i] = protocol.DatasetStatus{Name: p.Name, Fingerprint: p.as.Fingerprint, Rows: p.as.Rows, State: p.state.String(), Reason: p.failure, Published: p.as.At / int64(time.Second)}
+		list[i] = protocol.DatasetStatus{Name: p.Name, Fingerprint: p.as.Fingerprint, Rows: p.as.Rows, State: p.state.String(), Reason: p.failure, Published: p.as.At / int64(time.Second), Commit: c.Commits[p.ID]}
 		for _, h := range p.held {
 			if h != nil {
 				list[i].Bytes += h.Bytes

@@ -92,6 +92,8 @@ def lake(proxy: Proxy, caches: Caches, request: pytest.FixtureRequest) -> Iterat
 def test_rows_are_committed_in_order(lake: Lake, caches: Caches, proxy: Proxy) -> None:
     dataset = lake.put("a")
     made = lake.commit("a")
+    (shown,) = lake.cache.status()["datasets"]
+    assert shown["commit"] == {"table": lake.table, "state": "committed", "snapshot": made["snapshot"]}
     assert made["dataset"] == dataset
     assert "existed" not in made
     table = lake.load()
@@ -313,6 +315,9 @@ def test_types_without_an_equal_are_refused(lake: Lake) -> None:
     lake.writer.send(begun, 1, 0, table)
     lake.writer.act("put.publish", put=begun["put"])
     refused("FAILED_PRECONDITION", 'column "when": Iceberg has no type', lake.commit, "times")
+    (shown,) = lake.cache.status()["datasets"]
+    assert shown["commit"]["state"] == "failed"
+    assert "Iceberg has no type" in shown["commit"]["reason"]
 
 
 def test_without_a_catalog(caches: Caches) -> None:

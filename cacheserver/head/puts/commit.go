@@ -80,13 +80,27 @@ func (s *Service) find(ref string) (d *put.Dataset, err error) {
 
 func (s *Service) commit(ctx context.Context, r commit.Request) (commit.Result, error) {
 	s.Log.Info("commits", "dataset", r.Dataset, "table", r.Table, "mode", r.Mode)
+	s.show(r, protocol.CommitStatus{State: protocol.Committing})
 	result, err := s.Tables.Commit(ctx, r, func(ctx context.Context, order []byte) ([][]byte, error) { return s.writeFiles(ctx, r, order) })
 	if err != nil {
 		s.Log.Warn("not committed", "dataset", r.Dataset, "table", r.Table, "reason", err)
+		s.show(r, protocol.CommitStatus{State: protocol.CommitFailed, Reason: err.Error()})
 		return result, err
 	}
+	s.show(r, protocol.CommitStatus{State: protocol.CommitDone, Snapshot: result.Snapshot})
 	s.Log.Info("committed", "dataset", r.Dataset, "table", r.Table, "snapshot", result.Snapshot, "before", result.Existed)
 	return result, nil
+}
+
+// show puts a commit into the head's status, while the dataset is there.
+func (s *Service) show(r commit.Request, c protocol.CommitStatus) {
+	c.Table = r.Table
+	_ = s.Cluster.Change(func(catalog *put.Catalog) error {
+		if _, err := catalog.Find(r.Dataset); status.Code(err) != codes.NotFound {
+			catalog.Commits[r.Put] = &c
+		}
+		return nil
+	})
 }
 
 // writeFiles has all data nodes write the files of a dataset.
