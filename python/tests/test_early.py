@@ -23,6 +23,7 @@ from slow_store import SlowStore
 Connect = Callable[..., DataCache]
 ROWS, GROUP = 6_000, 100
 ALONE = World(0, 1)
+LIMIT = 144 << 20
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def wide(store: SlowStore, server: Path, tmp_path: Path) -> Iterator[Cache]:
     text = np.random.default_rng(2).bytes(4_000 * count)  # not to be compressed
     rows = pa.table({"id": np.arange(count), "text": [text[4_000 * i : 4_000 * i + 4_000] for i in range(count)]})
     uri = store.write("wide.parquet", rows, 500)
-    limits = {"SPILL_DIR": str(tmp_path / "spill"), "MEMORY_LIMIT": str(144 << 20)}
+    limits = {"SPILL_DIR": str(tmp_path / "spill"), "MEMORY_LIMIT": str(LIMIT)}
     cache = Caches(server, tmp_path / "logs").start(["--files", uri], nodes=1, env=store.environment() | limits)
     yield cache
     cache.stop()
@@ -114,6 +115,9 @@ def test_rows_of_spill_files_while_they_are_written(wide: Cache, connect: Connec
         time.sleep(0.1)
     spill = cache.status()["nodes"][0]["spill"]
     assert spill["pinned"] < spill["bytes"], "all rows fit in memory"
+    status_of = Path(f"/proc/{wide.processes['local'].pid}/status").read_text()
+    peak = next(int(line.split()[1]) << 10 for line in status_of.splitlines() if line.startswith("VmHWM"))
+    assert peak < LIMIT, f"the process had {peak} bytes in memory"
 
 
 def test_tables_and_mixtures_of_a_cache_that_loads(loading: Cache, connect: Connect) -> None:

@@ -173,6 +173,7 @@ func TestDeletionVectors(t *testing.T) {
 	m.want(m.versionOf(1), rowsOf(1, 2, 3))
 	m.want(m.versionOf(2), rowsOf(0, 3))
 	m.want(m.source(), rowsOf(0, 3, 0, 1, 2, 5, 6, 8, 9, 10, 12, 13, 14, 15, 16, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 30, 31))
+	m.counts(m.source(), 8)
 	filtered := m.versionOf(2)
 	filtered.Selection.Filter = "id >= 2"
 	m.want(filtered, rowsOf(3))
@@ -191,6 +192,38 @@ func TestDeletionVectors(t *testing.T) {
 		m.write("ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin", append([]byte{1}, one...))
 		m.commit(protocolOf(3, "deletionVectors"), metaOf(idField, nil), with(m.add("0.parquet", 1, 0, 3), "deletionVector", vector))
 		m.fails(m.source(), says, "0.parquet")
+	}
+}
+
+// counts checks that planning counts deleted rows, also of splits that are cut: as many as decoding leaves out.
+func (m *madeTable) counts(s *Source, deleted int64) {
+	m.t.Helper()
+	cut := func(splits []source.Split) (parts []source.Split) {
+		for _, s := range splits {
+			parts = append(parts, s.Part(0, 3, 1), s.Part(3, s.Rows-3, 1))
+		}
+		return parts
+	}
+	plan, err := s.Plan(m.t.Context(), nil, &source.Planning{Cut: cut})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	opened, err := s.Open(m.t.Context(), plan.Version, &source.Buffers{})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, split := range plan.Splits {
+		var rows strings.Builder
+		if err := readSplit(m.t, opened, split, &rows); err != nil {
+			m.t.Fatal(err)
+		}
+		if has := int64(strings.Count(rows.String(), "{")); split.Kept() != has {
+			m.t.Errorf("rows %d to %d of %s: %d rows are left, %d were counted", split.First, split.End(), split, has, split.Kept())
+		}
+		deleted -= split.Deleted
+	}
+	if deleted != 0 {
+		m.t.Errorf("%d deleted rows were not counted", deleted)
 	}
 }
 
