@@ -18,30 +18,31 @@ type transfer struct {
 	hash     string
 }
 
-// copyParts has nodes send to each other what of some parts both of two should have and one has not. That it has arrived is reported as any other
-// part is.
-func (c *Catalog) copyParts(p *put, parts iter.Seq[int]) {
+// copyParts returns the orders by which nodes that are there send to each other what of some parts both of two should have and one has not. That it
+// has arrived is reported as any other part is.
+func (p *put) copyParts(there connected, parts iter.Seq[int]) (all []Order) {
 	if p.Keep != protocol.KeepReplica || p.state == failed {
-		return
+		return nil
 	}
 	orders := map[[2]int][]protocol.PutPart{}
 	for part := range parts {
 		own, other := p.Node(part), p.Copy(part)
-		if !c.told[own] || !c.told[other] {
+		if !there[own] || !there[other] {
 			continue
 		}
 		for _, way := range [][2]int{{own, other}, {other, own}} {
-			there := p.on(way[1], part)[part]
+			have := p.on(way[1], part)[part]
 			for _, a := range p.on(way[0], part)[part] {
-				if !contains(there, a) && !p.ordered[transfer{way[1], part, a.Hash}] {
+				if !contains(have, a) && !p.ordered[transfer{way[1], part, a.Hash}] {
 					orders[way] = append(orders[way], a)
 				}
 			}
 		}
 	}
 	for _, way := range slices.SortedFunc(maps.Keys(orders), func(a, b [2]int) int { return slices.Compare(a[:], b[:]) }) {
-		c.order(p, way[0], way[1], orders[way])
+		all = append(all, p.order(way[0], way[1], orders[way]))
 	}
+	return all
 }
 
 // numbers are those of parts.
@@ -56,11 +57,11 @@ func numbers(parts []protocol.PutPart) iter.Seq[int] {
 }
 
 // order has one node send parts to another.
-func (c *Catalog) order(p *put, from, to int, parts []protocol.PutPart) {
+func (p *put) order(from, to int, parts []protocol.PutPart) Order {
 	for _, part := range parts {
 		p.ordered[transfer{to, part.Part, part.Hash}] = true
 	}
-	c.tell(from, peer.ToNode{Copy: &peer.Copy{ID: p.ID, To: to, Parts: parts}})
+	return Order{from, peer.ToNode{Copy: &peer.Copy{ID: p.ID, To: to, Parts: parts}}}
 }
 
 // lacks records parts that a node was to send and does not have.
@@ -106,9 +107,8 @@ func (p *put) recall() {
 	}
 }
 
-// settle has all nodes free the attempts that are not published, and forgets them.
-func (c *Catalog) settle(p *put) {
-	c.tellAll(peer.ToNode{Settle: &peer.Settle{ID: p.ID}})
+// settle forgets the attempts that are not published, which nodes free.
+func (p *put) settle() {
 	if p.chosen == nil {
 		return
 	}

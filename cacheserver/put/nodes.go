@@ -62,7 +62,7 @@ func (c *Catalog) Staged(node int, m peer.Staged, now time.Time) error {
 		c.holds(p, node, m)
 		if m.Put == nil && len(m.Parts) > 0 {
 			if p.Node(m.Parts[0].Part) == node { // the copies were there before, and may be lost since
-				c.copyParts(p, numbers(m.Parts))
+				c.orders = append(c.orders, p.copyParts(c.told, numbers(m.Parts))...)
 			}
 			c.tell(node, peer.ToNode{Known: &peer.Known{ID: m.ID, Parts: m.Parts}})
 		}
@@ -70,8 +70,8 @@ func (c *Catalog) Staged(node int, m peer.Staged, now time.Time) error {
 	if m.All {
 		c.told[node] = true
 		for _, p := range c.puts {
-			c.copyParts(p, maps.Keys(p.parts))
-			c.copyParts(p, maps.Keys(p.copies))
+			c.orders = append(c.orders, p.copyParts(c.told, maps.Keys(p.parts))...)
+			c.orders = append(c.orders, p.copyParts(c.told, maps.Keys(p.copies))...)
 			c.advance(p, now)
 		}
 	} else if p != nil {
@@ -118,7 +118,8 @@ func (c *Catalog) advance(p *put, now time.Time) {
 	case p.state == staging && p.as.Fingerprint != "" && c.told.missing() == "" && slices.ContainsFunc(p.held, func(h *peer.HeldRows) bool { return h != nil && h.Settled }):
 		p.state = ready // as it was before the head restarted; a node has lost its rows since
 		p.recall()
-		c.settle(p)
+		p.settle()
+		c.tellAll(peer.ToNode{Settle: &peer.Settle{ID: p.ID}})
 		c.advance(p, now)
 	case p.state == publishing || p.state == ready || p.state == retired:
 		for node := range p.held {
@@ -163,7 +164,7 @@ func (c *Catalog) ask(p *put, node int) {
 	case len(missing) > 0:
 		c.unpublish(p, fmt.Sprintf("parts %s are lost, since data node %d restarted: put them again", ranges(missing), node))
 	case len(sought) > 0:
-		c.order(p, p.Copy(sought[0].Part), node, sought)
+		c.orders = append(c.orders, p.order(p.Copy(sought[0].Part), node, sought))
 	default:
 		p.asked[node] = true
 		c.tell(node, peer.ToNode{Publish: &peer.Publish{ID: p.ID, As: p.as, Parts: parts}})
@@ -184,7 +185,8 @@ func (c *Catalog) fail(p *put, reason string) {
 func (c *Catalog) becomeReady(p *put, now time.Time) {
 	p.state = ready
 	p.recall()
-	c.settle(p)
+	p.settle()
+	c.tellAll(peer.ToNode{Settle: &peer.Settle{ID: p.ID}})
 	for id, other := range c.puts {
 		if other == p || other.Name != p.Name || other.state != ready && other.state != failed {
 			continue
