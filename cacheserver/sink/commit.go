@@ -19,6 +19,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/put/commit"
+	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
 
 // Properties of the snapshots that are made, by which a commit whose answer was lost is found.
@@ -102,7 +103,8 @@ func (w *work) failed(err error) error {
 }
 
 // try makes one attempt.
-func (w *work) try(ctx context.Context) (commit.Result, error) {
+func (w *work) try(ctx context.Context) (_ commit.Result, err error) {
+	defer parquet.RecoverError(&err) // iceberg-go panics over some damaged manifests
 	attempt, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
 	t, err := w.tables.open(attempt, w.id, w.Request)
