@@ -189,7 +189,7 @@ func (l *load) need(index int) need {
 	s.Bytes = max(s.Bytes, kept)
 	n := need{compressed: s.Length, decoding: l.decoding(s), rows: kept, guessed: guessed}
 	if l.passing() {
-		n.rows = min(kept, 2*(rows.TargetBytes+s.Bytes/max(s.Rows, 1)))
+		n.rows = min(kept, 2*(passingBytes+s.Bytes/max(s.Rows, 1)))
 	}
 	if room := l.room(); n.working()+n.rows > room && l.inWindows() {
 		columns := int64(l.layout.Schema().NumFields())

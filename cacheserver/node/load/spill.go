@@ -87,6 +87,10 @@ type output interface {
 	discard() // after an error
 }
 
+// passingBytes is the length of chunks that are read from files, in the table's types. Integers take fewer bytes, and the parts of a sweep have some
+// hundred bytes for each chunk.
+const passingBytes = 2 * rows.TargetBytes
+
 // passing reports whether chunks leave the memory as they are decoded.
 func (l *load) passing() bool { return l.Spill != nil || l.again != nil }
 
@@ -98,7 +102,11 @@ type builder struct {
 
 func (l *load) builder(index int) (*builder, error) {
 	out, err := l.output(index)
-	b := &builder{rows.NewBuilder(l.layout, l.arena, rows.TargetBytes), out}
+	target := rows.TargetBytes
+	if l.passing() {
+		target = passingBytes
+	}
+	b := &builder{rows.NewBuilder(l.layout, l.arena, target), out}
 	if out != nil {
 		b.Each(out.add)
 	}
