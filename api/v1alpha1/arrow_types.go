@@ -16,6 +16,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="has(self.table) == (has(self.metadataLocation) || has(self.catalog)) || (has(self.catalog) && has(self.puts) && self.puts.enabled)",message="table must be set, unless source is or puts.enabled, with a catalog or alone"
 // +kubebuilder:validation:XValidation:rule="has(self.table) || has(self.source) || (!has(self.columns) && !has(self.filter) && !has(self.snapshot) && !has(self.trustManifests))",message="a cache of what clients put has no table to select from: leave columns, filter, snapshot and trustManifests out"
 // +kubebuilder:validation:XValidation:rule="!has(self.puts) || !has(self.puts.keep) || self.puts.keep != 'Disk' || has(self.spill)",message="puts.keep: Disk needs files: set spill"
+// +kubebuilder:validation:XValidation:rule="!has(self.puts) || !has(self.puts.keep) || self.puts.keep != 'Replica' || self.dataNodes >= 2",message="puts.keep: Replica needs two data nodes: raise dataNodes"
 // +kubebuilder:validation:XValidation:rule="!has(self.derive) || (has(self.puts) && self.puts.enabled)",message="derive puts a dataset: set puts.enabled"
 // +kubebuilder:validation:XValidation:rule="!has(self.puts) || !self.puts.enabled || !has(self.replicas) || self.replicas == 1",message="puts.enabled needs replicas: 1, as a dataset is in the copy that took it"
 // +kubebuilder:validation:XValidation:rule="!has(self.source) || !has(self.source.files) || (!has(self.snapshot) && !has(self.trustManifests))",message="plain files have no snapshots and no manifests: leave snapshot and trustManifests out"
@@ -158,7 +159,8 @@ type Puts struct {
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('16Mi')) >= 0",message="limit must be at least 16Mi: it counts bytes, such as 16Gi"
 	Limit *resource.Quantity `json:"limit,omitempty"`
 
-	// keep is how datasets are kept whose clients don't say it: Memory, or Disk, in files of spill too. Unset: Disk if spill is set.
+	// keep is how datasets are kept whose clients don't say it: Memory; Disk, in files of
+	// spill too; or Replica, on two data nodes. Unset: Disk if spill is set.
 	// +optional
 	Keep PutKeep `json:"keep,omitempty"`
 
@@ -173,13 +175,14 @@ type Puts struct {
 }
 
 // PutKeep is how a dataset is kept.
-// +kubebuilder:validation:Enum=Memory;Disk
+// +kubebuilder:validation:Enum=Memory;Disk;Replica
 type PutKeep string
 
 // The values of PutKeep, which a head knows in lower case.
 const (
-	KeepMemory PutKeep = "Memory"
-	KeepDisk   PutKeep = "Disk"
+	KeepMemory  PutKeep = "Memory"
+	KeepDisk    PutKeep = "Disk"
+	KeepReplica PutKeep = "Replica"
 )
 
 // OfPods returns what pods are started with. Who may put is told to running ones.

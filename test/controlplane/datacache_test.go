@@ -112,6 +112,10 @@ func TestDataCacheValidation(t *testing.T) {
 		"nothing, and nobody may put":  {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Puts.Enabled = false }, "exactly one of metadataLocation, catalog and source"},
 		"columns of what clients put":  {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Columns = []string{"a"} }, "has no table to select from"},
 		"files without spill":          {func(dc *v1alpha1.DataCache) { *dc.Spec.Arrow = putsOnly(); dc.Spec.Arrow.Puts.Keep = v1alpha1.KeepDisk }, "puts.keep: Disk needs files: set spill"},
+		"copies on one data node": {func(dc *v1alpha1.DataCache) {
+			*dc.Spec.Arrow = putsOnly()
+			dc.Spec.Arrow.DataNodes, dc.Spec.Arrow.Puts.Keep = 1, v1alpha1.KeepReplica
+		}, "puts.keep: Replica needs two data nodes"},
 		"a limit of a few bytes": {func(dc *v1alpha1.DataCache) {
 			*dc.Spec.Arrow = putsOnly()
 			dc.Spec.Arrow.Puts.Limit = new(resource.MustParse("16"))
