@@ -86,11 +86,12 @@ type Held struct {
 	Layout *rows.Layout
 	Rows   *rows.Rows
 
-	parts []protocol.PutPart
+	parts []protocol.PutPart // of the publication, with those of which the node has the copies
+	own   []protocol.PutPart // those without
 }
 
 // Parts are those of the node, in the order of rows.
-func (h *Held) Parts() []protocol.PutPart { return h.parts }
+func (h *Held) Parts() []protocol.PutPart { return h.own }
 
 // New returns a stage without puts.
 func New(cfg Config) *Stage {
@@ -294,6 +295,7 @@ func (s *Stage) publish(m peer.Publish) (*Held, error) {
 // publish makes the rows of the node's own parts readable.
 func (p *put) publish(m peer.Publish, node int) error {
 	var chunks []*rows.Chunk
+	var own []protocol.PutPart
 	for _, want := range m.Parts {
 		if p.Node(want.Part) != node {
 			continue // the node has the copy
@@ -303,7 +305,7 @@ func (p *put) publish(m peer.Publish, node int) error {
 		if i < 0 {
 			return fmt.Errorf("part %d is lost: put it again", want.Part)
 		}
-		chunks = append(chunks, attempts[i].chunks...)
+		chunks, own = append(chunks, attempts[i].chunks...), append(own, want)
 	}
 	all, err := rows.NewRows(p.layout, chunks)
 	if err != nil {
@@ -313,7 +315,7 @@ func (p *put) publish(m peer.Publish, node int) error {
 		p.has.Rows.Release()
 	}
 	p.has = &Held{
-		Put: p.Put, Layout: p.layout, Rows: all, parts: m.Parts,
+		Put: p.Put, Layout: p.layout, Rows: all, parts: m.Parts, own: own,
 		HeldRows: peer.HeldRows{Publication: m.As, NodeRows: all.Len(), Bytes: all.Bytes(), ColumnBytes: all.ColumnBytes(), Fits: all.Fits()},
 	}
 	return nil
