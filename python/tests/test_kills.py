@@ -100,15 +100,15 @@ def test_no_row_is_lost_while_the_table_loads(
     spilled: bool,
 ) -> None:
     """Servers are lost while loaders read rows of a table that is not loaded yet, in memory or with spill files."""
-    if spilled:
-        monkeypatch.setenv("SPILL_DIR", str(tmp_path / "spill"))
-        monkeypatch.setenv("MEMORY_LIMIT", "196MiB")
     slow, seen = SlowStore(tmp_path, 0.2), Counter[str]()
     uri = slow.write("table.parquet", pa.Table.from_batches([rows_of(np.arange(ROWS))]), ROWS // 60)
     with slow.served():
         for name, value in slow.environment().items():
             monkeypatch.setenv(name, value)
         for number, rng in chance.schedules(1):
+            if spilled:  # in a folder of its own, as the files of another cluster would be taken over
+                monkeypatch.setenv("SPILL_DIR", str(tmp_path / f"spill-{number}"))
+                monkeypatch.setenv("MEMORY_LIMIT", "196MiB")
             with Cluster(server, "", tmp_path, flags=["--files", uri]) as cluster:
                 cache = connect(cluster.endpoint, retry_seconds=120)
                 training = Training(cluster, cache, ROWS, 2 * number, rng)  # an even number: without a filter
@@ -169,7 +169,7 @@ class Training:
             # The first attempt has one reader and most steps: servers killed early in it still owe far more than
             # buffers hold.
             world, workers = (self._rng.randint(1, 3), self._rng.randint(1, 2)) if attempt else (1, 1)
-            kill_at = self._rng.randint(done, max(done, end - 1)) if attempt else min(end - 1, max(1, steps // 10))
+            kill_at = self._rng.randint(done, max(done, end - 1)) if attempt else min(end - 1, self._first_kill())
             readers = [
                 [self._reader(rank, world, worker, workers, state) for worker in range(workers)]
                 for rank in range(world)
@@ -179,6 +179,9 @@ class Training:
             for loader in (loader for rank in readers for loader in rank):
                 self.seen["reconnects"] += loader.stats().reconnects
                 loader.close()
+
+    def _first_kill(self) -> int:
+        return 1 if self._watch else max(1, self._order.steps // 10)
 
     def _reader(self, rank: int, world: int, worker: int, workers: int, state: str) -> Loader:
         order = self._order
