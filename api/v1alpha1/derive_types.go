@@ -48,10 +48,10 @@ const (
 	// ConditionDerived is True when the dataset of spec.arrow.derive is there. While it is False, its reason is that of a pod that can't run, or one
 	// of these. Caches without derive don't have it.
 	ConditionDerived = "Derived"
-	// ReasonDerived: the step has ended, and the dataset can be read.
+	// ReasonDerived says that the step has ended, and the dataset can be read.
 	ReasonDerived = "Derived"
-	// ReasonDeriving: the step goes on.
+	// ReasonDeriving says that the step goes on.
 	ReasonDeriving = "Deriving"
-	// ReasonDeriveFailed: the step failed, or ended without the dataset. It is not tried again by itself.
+	// ReasonDeriveFailed says that the step failed, or ended without the dataset. It is not tried again by itself.
 	ReasonDeriveFailed = "DeriveFailed"
 )

@@ -49,13 +49,8 @@ func (c *Catalog) Staged(node int, m peer.Staged, now time.Time) error {
 			c.tell(node, peer.ToNode{Unput: &peer.Unput{ID: m.ID}})
 		}
 	default:
-		for _, part := range m.Parts {
-			if part.Part < 0 || part.Part >= p.Parts || p.on(node, part.Part) == nil {
-				return status.Errorf(codes.InvalidArgument, "data node %d reports part %d of a put of %d parts, which is not its own", node, part.Part, p.Parts)
-			}
-		}
-		if h := m.Has; h != nil && (len(h.ColumnBytes) != len(p.Columns) || len(h.Fits) != len(p.Columns)) {
-			return status.Errorf(codes.InvalidArgument, "data node %d reports bytes of %d columns and integers of %d, of a dataset of %d", node, len(h.ColumnBytes), len(h.Fits), len(p.Columns))
+		if err := p.check(node, m); err != nil {
+			return err
 		}
 		p.add(node, m.Parts, now)
 		p.lacks(node, m.Absent)
@@ -76,6 +71,19 @@ func (c *Catalog) Staged(node int, m peer.Staged, now time.Time) error {
 		}
 	} else if p != nil {
 		c.advance(p, now)
+	}
+	return nil
+}
+
+// check returns an error if a node can't have what it reports.
+func (p *put) check(node int, m peer.Staged) error {
+	for _, part := range m.Parts {
+		if part.Part < 0 || part.Part >= p.Parts || p.on(node, part.Part) == nil {
+			return status.Errorf(codes.InvalidArgument, "data node %d reports part %d of a put of %d parts, which is not its own", node, part.Part, p.Parts)
+		}
+	}
+	if h := m.Has; h != nil && (len(h.ColumnBytes) != len(p.Columns) || len(h.Fits) != len(p.Columns)) {
+		return status.Errorf(codes.InvalidArgument, "data node %d reports bytes of %d columns and integers of %d, of a dataset of %d", node, len(h.ColumnBytes), len(h.Fits), len(p.Columns))
 	}
 	return nil
 }

@@ -109,8 +109,8 @@ def test_rows_of_spill_files_while_they_are_written(wide: Cache, connect: Connec
     want = [batch.arrow() for batch in cache.loader(**options, global_batch_size=64, seed=3, world=ALONE)]
     assert got == want
     ids = [id for batch in got for id in batch.column("id").to_pylist()]
-    order = options | {"rows": 24_000, "seed": 3, "global_batch": 64, "rank": 0, "world": 1}
-    assert ids == [row for step in Oracle(**order).share() for row in step.rows]
+    order = Oracle(**options, rows=24_000, seed=3, global_batch=64, rank=0, world=1)
+    assert ids == [row for step in order.share() for row in step.rows]
     while "spill" not in cache.status()["nodes"][0]:  # reported once a second
         time.sleep(0.1)
     spill = cache.status()["nodes"][0]["spill"]

@@ -60,9 +60,7 @@ func (s *sender) epoch(length int64) error {
 		runs = slices.Grow(runs, blockRuns)
 		block := runs[len(runs) : len(runs)+blockRuns]
 		n, passed := walk.Next(block, left)
-		for i := range block[:n] {
-			rows += int(block[i].Rows)
-		}
+		rows += total(block[:n])
 		runs, left = runs[:len(runs)+n], left-passed
 		flush := passed == 0
 		if left == 0 {
@@ -92,6 +90,14 @@ func (s *sender) epoch(length int64) error {
 			runs = runs[:copy(runs, unsent)]
 		}
 	}
+}
+
+// total is the number of rows of runs.
+func total(runs []rows.Run) (n int) {
+	for i := range runs {
+		n += int(runs[i].Rows)
+	}
+	return n
 }
 
 // send sends a batch of runs, which have so many rows, of at most some rows and bytes. It returns what is left of both.
