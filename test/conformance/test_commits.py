@@ -53,9 +53,9 @@ class Lake:
         self.catalog = RestCatalog("tests", uri=f"http://{proxy.catalog}")
         self.writer = Writer(cache)
 
-    def put(self, name: str, first: int = 0) -> str:
+    def put(self, name: str, first: int = 0, keep: str = "memory") -> str:
         """Puts a dataset."""
-        begun = self.writer.begin(name, PARTS, mode="replace")
+        begun = self.writer.begin(name, PARTS, mode="replace", keep=keep)
         for part in reversed(range(PARTS)):
             self.writer.send(begun, PARTS, part, rows(first + ROWS * part, first + ROWS * (part + 1)))
         return self.writer.act("put.publish", put=begun["put"])["dataset"]
@@ -89,8 +89,9 @@ def lake(proxy: Proxy, caches: Caches, request: pytest.FixtureRequest) -> Iterat
     cache.stop(signal.SIGKILL)
 
 
-def test_rows_are_committed_in_order(lake: Lake, caches: Caches, proxy: Proxy) -> None:
-    dataset = lake.put("a")
+@pytest.mark.parametrize("keep", ["memory", "replica"])
+def test_rows_are_committed_in_order(lake: Lake, caches: Caches, proxy: Proxy, keep: str) -> None:
+    dataset = lake.put("a", keep=keep)
     made = lake.commit("a")
     (shown,) = lake.cache.status()["datasets"]
     assert shown["commit"] == {"table": lake.table, "state": "committed", "snapshot": made["snapshot"]}
