@@ -92,7 +92,7 @@ func (s *Service) commit(ctx context.Context, r commit.Request) (commit.Result, 
 	return result, nil
 }
 
-// show puts a commit into the head's status, while the dataset is there.
+// show records a commit's state for the head's status, unless the dataset was dropped.
 func (s *Service) show(r commit.Request, c protocol.CommitStatus) {
 	c.Table = r.Table
 	_ = s.Cluster.Change(func(catalog *put.Catalog) error {

@@ -17,7 +17,7 @@ import (
 const (
 	// copyWait is how long a stream waits for memory to copy rows, and copyPoll is the polling interval.
 	copyWait, copyPoll = 15 * time.Second, 20 * time.Millisecond
-	// copyRest is how many times as long as a copy took no other one begins.
+	// copyRest times the duration of a copy is the pause before the next one.
 	copyRest = 2
 	// copyOverhead is the memory of a copy for each of its chunks, besides the rows.
 	copyOverhead = 512
@@ -56,7 +56,8 @@ func (e *Early) copy(ctx context.Context, in *rows.Rows, runs []rows.Run) (out *
 	}
 }
 
-// copyIn copies pieces of chunks in room bytes of the clients' memory, which are returned with the rows, besides one for a chunk.
+// copyIn copies pieces of chunks into new rows. It reserves room bytes of the clients' memory for them, which releasing the rows gives back, and
+// meanwhile the bytes of one chunk.
 func (e *Early) copyIn(in *rows.Rows, pieces map[int][]rows.Run32, room int64) (_ *rows.Rows, err error) {
 	clients, frameRoom := e.budget.Clients(), in.Chunks().Largest()
 	if err := clients.Extend(room + frameRoom); err != nil {

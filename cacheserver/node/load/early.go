@@ -161,8 +161,9 @@ func (e *Early) splitOf(row int64) int {
 	return sort.Search(len(e.starts)-1, func(i int) bool { return e.starts[i+1] > row })
 }
 
-// Rows waits until the rows of runs are loaded. It returns rows with those, which the caller releases, and the runs as these number them.
-// all says that they are all rows, in their final numbers, some of which may be in files only; otherwise they are in memory.
+// Rows waits until the rows of runs are loaded, and returns rows in which they are, with the runs in the numbers of those rows. The caller releases
+// the rows. If all is true, the load has ended and the rows are those of the whole node, some of which may be in files only. Otherwise all are in
+// memory.
 func (e *Early) Rows(ctx context.Context, runs []rows.Run) (in *rows.Rows, found []rows.Run, all bool, err error) {
 	for _, run := range runs {
 		for split, last := e.splitOf(int64(run.First)), e.splitOf(int64(run.First+run.Rows-1)); split <= last; split++ {
@@ -187,7 +188,7 @@ func (e *Early) Rows(ctx context.Context, runs []rows.Run) (in *rows.Rows, found
 	}
 }
 
-// find is Rows for runs that are loaded, some of whose rows may be in files only.
+// find is Rows without waiting: the runs must be loaded. Some of the rows may be in files only, whatever all is.
 func (e *Early) find(runs []rows.Run) (in *rows.Rows, found []rows.Run, all bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

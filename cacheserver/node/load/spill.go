@@ -220,7 +220,7 @@ func (b *backing) ReadChunk(number int, memory []byte) error {
 	return nil
 }
 
-// again keeps one chunk of a split that is decoded again.
+// again is an output that keeps one chunk, by its number, of a split that is decoded again, and drops the others.
 type again struct {
 	backing *backing
 	number  int

@@ -41,7 +41,7 @@ type Early interface {
 	// Want says that a stream needs rows at a position of its sequence.
 	Want(run rows.Run, position uint64)
 	// Rows waits until the rows of runs are loaded. It returns rows with those, which the caller releases, and the runs as these number
-	// them. all says that they are all rows, in their final numbers. An error is a status.
+	// them. If all is true, the load has ended and the rows are those of the whole node. An error is a status.
 	Rows(ctx context.Context, runs []rows.Run) (in *rows.Rows, found []rows.Run, all bool, err error)
 }
 

@@ -250,7 +250,7 @@ func (s *sender) holding(runs []rows.Run, count int) (in *rows.Rows, found []row
 	return s.collected(runs)
 }
 
-// collected is holding for rows that are read from files.
+// collected does what holding does, for rows that are read from files.
 func (s *sender) collected(runs []rows.Run) (in *rows.Rows, found []rows.Run, done func(), err error) {
 	part, done, err := s.collect(runs)
 	if err != nil {

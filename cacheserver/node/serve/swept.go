@@ -42,8 +42,8 @@ func (l Lent) scattered() (bool, error) {
 	return int64(len(chunks)-2)*each > 2*sent, nil
 }
 
-// parts is the walk of a sweep over the rows of a stream: parts end where its messages do. It begins with rows of unsent, after which the walk goes
-// on; the first message ends after left positions of it.
+// parts returns the walk that a sweep makes over the rows of a stream, whose parts end where the stream's messages do. It begins with the runs in
+// unsent and continues with walk. The first message ends after left positions of walk.
 func parts(walk walk, every cut, unsent []rows.Run, left uint64) sweep.Walk {
 	var list []rows.Run // of the call before
 	return func(most int) (runs []rows.Run, ends []int, last bool) {
@@ -107,7 +107,7 @@ func (s *sender) sweptCuts(length int64) cut {
 	return s.cuts(s.Rows.MeanBytes(s.Columns), min(length, most/16*15), most)
 }
 
-// sweptBy is swept for the rest of a stream.
+// sweptBy sends the rest of a stream's rows, by the sweep. key is that of Sweep.Open.
 func (s *sender) sweptBy(key string, rest sweep.Walk, every cut) error {
 	most := min(mostBytes, s.most)
 	stream := s.Sweep.Open(key, rest)

@@ -87,7 +87,7 @@ func (s *Stage) copyAll(p *put, q *queue) {
 	}
 }
 
-// nextCopy takes a part from a queue; nil: there is none, and who works on the queue ends.
+// nextCopy takes a part from a queue. If there is none, it returns nil and records that nobody works on the queue.
 func (s *Stage) nextCopy(p *put, q *queue) (made *part, of protocol.PutPart, address string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

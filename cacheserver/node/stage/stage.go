@@ -64,7 +64,7 @@ type put struct {
 
 	parts map[int][]*part // good attempts, the last one at the end
 	files int             // the number of the next file
-	// queues are what other data nodes should have too, by node.
+	// queues are the parts to copy to other data nodes, by node.
 	queues map[int]*queue
 	has    *Held
 }
@@ -85,8 +85,8 @@ type Held struct {
 	Layout *rows.Layout
 	Rows   *rows.Rows
 
-	parts []protocol.PutPart // of the publication, with those of which the node has the copies
-	own   []protocol.PutPart // those without
+	parts []protocol.PutPart // parts of the publication that are on this node, copies included
+	own   []protocol.PutPart // parts that belong to this node, without copies
 }
 
 // Parts are those of the node, in the order of rows.
