@@ -32,6 +32,12 @@ const (
 // PutWrite is the action of a data node by which the head has it write files.
 const PutWrite = "put.write"
 
+// The gRPC methods of data nodes that other servers of the cache call.
+const (
+	MethodDoPut    = "/arrow.flight.protocol.FlightService/DoPut"    // takes a part
+	MethodDoAction = "/arrow.flight.protocol.FlightService/DoAction" // PutWrite
+)
+
 // MostParts is the maximum number of parts of a put.
 const MostParts = 1 << 16
 

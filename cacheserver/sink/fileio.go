@@ -7,8 +7,6 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"io/fs"
-	"time"
 
 	iceio "github.com/apache/iceberg-go/io"
 
@@ -53,20 +51,3 @@ func (c *created) ReadFrom(r io.Reader) (int64, error) { return c.Buffer.ReadFro
 
 // Close writes the file.
 func (c *created) Close() error { return c.to.WriteFile(c.uri, c.Bytes()) }
-
-// inMemory is a file in memory. It is its own fs.FileInfo, and an IO that has only this file.
-type inMemory struct {
-	*bytes.Reader
-	uri string
-}
-
-func (m inMemory) Open(string) (iceio.File, error) { return m, nil }
-func (m inMemory) Remove(string) error             { return fs.ErrInvalid }
-func (m inMemory) Close() error                    { return nil }
-func (m inMemory) Stat() (fs.FileInfo, error)      { return m, nil }
-func (m inMemory) Name() string                    { return m.uri }
-func (m inMemory) Size() int64                     { return m.Reader.Size() }
-func (m inMemory) Mode() fs.FileMode               { return 0o444 }
-func (m inMemory) ModTime() time.Time              { return time.Time{} }
-func (m inMemory) IsDir() bool                     { return false }
-func (m inMemory) Sys() any                        { return nil }

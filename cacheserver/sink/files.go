@@ -21,6 +21,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/put/commit"
+	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
 const (
@@ -150,7 +151,7 @@ func (w *partWriter) finish(ctx context.Context) error {
 		return err
 	}
 	w.file, w.bytes, w.written = nil, 0, w.written+1
-	of, err := table.FileToDataFile(ctx, inMemory{bytes.NewReader(w.out.Bytes()), uri}, uri, w.order.Schema, w.order.partitions(), 0, nil)
+	of, err := table.FileToDataFile(ctx, iceberg.InMemory(uri, w.out.Bytes()), uri, w.order.Schema, w.order.partitions(), 0, nil)
 	if err != nil {
 		return err
 	}

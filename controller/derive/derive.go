@@ -27,6 +27,7 @@ import (
 	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/controller/podstate"
 	"github.com/kubeflow/datacache/internal/wellknown"
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 const (
@@ -135,7 +136,7 @@ func (r *Reconciler) record(ctx context.Context, dc *v1alpha1.DataCache, c *meta
 		changed = meta.RemoveStatusCondition(&dc.Status.Conditions, v1alpha1.ConditionDerived)
 	} else {
 		c.Type, c.Status, c.ObservedGeneration = v1alpha1.ConditionDerived, cmp.Or(c.Status, metav1.ConditionFalse), dc.Generation
-		c.Message, c.LastTransitionTime = c.Message[:min(len(c.Message), longest)], metav1.NewTime(r.Now())
+		c.Message, c.LastTransitionTime = words.Cut(c.Message, longest), metav1.NewTime(r.Now())
 		changed = meta.SetStatusCondition(&dc.Status.Conditions, *c)
 	}
 	if !changed {

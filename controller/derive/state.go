@@ -6,6 +6,7 @@ package derive
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -99,7 +100,7 @@ func (s *state) lastFailure() string {
 	}
 	text := podstate.EndOf(last)
 	if len(text) > longestEnd { // of a traceback, the end says what happened
-		text = "... " + text[len(text)-longestEnd:]
+		text = "... " + strings.ToValidUTF8(text[len(text)-longestEnd:], "")
 	}
 	return fmt.Sprintf("pod %s failed: %s", last.Name, text)
 }

@@ -149,9 +149,6 @@ func (s *Service) writeNode(ctx context.Context, node int, r commit.Request, sig
 	}
 }
 
-// doAction is the method of a data node that writes files.
-const doAction = "/arrow.flight.protocol.FlightService/DoAction"
-
 // askNode sends an order to a data node, and returns what it says of each file.
 func (s *Service) askNode(ctx context.Context, address string, signed []byte) (files [][]byte, err error) {
 	conn, err := transport.Dial(address, s.TLS, nil)
@@ -163,7 +160,7 @@ func (s *Service) askNode(ctx context.Context, address string, signed []byte) (f
 	defer cancel()
 	stalled := time.AfterFunc(writeStall, cancel)
 	defer stalled.Stop()
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, doAction)
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, protocol.MethodDoAction)
 	if err == nil {
 		err = stream.SendMsg(&flight.Action{Type: protocol.PutWrite, Body: signed})
 	}

@@ -21,9 +21,6 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
-// doPut is the method of a data node that takes a part.
-const doPut = "/arrow.flight.protocol.FlightService/DoPut"
-
 // DoPut makes a dataset of the rows of one stream, whose descriptor is the PATH [name]: a put of one part, which the head passes on to a data
 // node and publishes when the client ends the stream, which need not tell the number of its rows. A dataset of the name is replaced.
 func (s *Service) DoPut(stream flight.FlightService_DoPutServer) error {
@@ -67,7 +64,7 @@ func (s *Service) putOne(stream flight.FlightService_DoPutServer, begun protocol
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	to, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, doPut)
+	to, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, protocol.MethodDoPut)
 	if err != nil {
 		return published, err
 	}

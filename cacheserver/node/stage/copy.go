@@ -129,9 +129,6 @@ func (s *Stage) copied(ctx context.Context, p *put, made *part, addresses []stri
 	return status.Errorf(codes.Unavailable, "put: data node %d did not take the copy of part %d: %s", to, made.Part, status.Convert(err).Message())
 }
 
-// doPut is the method of a data node that takes a part.
-const doPut = "/arrow.flight.protocol.FlightService/DoPut"
-
 // neighbours are the connections to other data nodes, which are kept. They are safe for concurrent use.
 type neighbours struct {
 	cfg *Config
@@ -161,7 +158,7 @@ func (s *neighbours) send(ctx context.Context, p *put, made *part, address strin
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, doPut)
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, protocol.MethodDoPut)
 	if err != nil {
 		return err
 	}

@@ -189,6 +189,11 @@ func (t *Table) io(ctx context.Context) (iceio.IO, error) {
 	return f, nil
 }
 
+// InMemory returns an IO that has only one file, with this content.
+func InMemory(uri string, data []byte) iceio.IO {
+	return memFile{Reader: bytes.NewReader(data), uri: uri}
+}
+
 // memFile is a file in memory. It is its own fs.FileInfo, and an IO that contains only this file.
 type memFile struct {
 	*bytes.Reader
