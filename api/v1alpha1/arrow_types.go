@@ -119,8 +119,8 @@ type ArrowCache struct {
 	// +optional
 	ServiceAccount ServiceAccount `json:"serviceAccount,omitempty" rows:"no"`
 
-	// env sets environment variables of the object store's client in head and data nodes, such as AWS_REGION or AWS_ENDPOINT_URL_S3, and
-	// FIRST_EPOCH, the command of the epoch whose rows are loaded first. Other names must begin with AWS_, AZURE_, GCS_, GOOGLE_ or S3_.
+	// env sets environment variables of head and data nodes: those of the object store's client, whose names begin with AWS_, AZURE_, GCS_, GOOGLE_ or
+	// S3_, such as AWS_REGION or AWS_ENDPOINT_URL_S3; HF_ENDPOINT; and FIRST_EPOCH, the epoch command whose rows are loaded first.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -159,8 +159,8 @@ type Puts struct {
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('16Mi')) >= 0",message="limit must be at least 16Mi: it counts bytes, such as 16Gi"
 	Limit *resource.Quantity `json:"limit,omitempty"`
 
-	// keep is how datasets are kept whose clients don't say it: Memory; Disk, in files of
-	// spill too; or Replica, on two data nodes. Unset: Disk if spill is set.
+	// keep is where rows are kept unless the client that puts them says so: Memory: in memory only; Disk: in files of spill, too; Replica: on two
+	// data nodes. Unset: Disk if spill is set, else Memory.
 	// +optional
 	Keep PutKeep `json:"keep,omitempty"`
 

@@ -18,8 +18,8 @@ type transfer struct {
 	hash     string
 }
 
-// copyParts returns the orders by which nodes that are there send to each other what of some parts both of two should have and one has not. That it
-// has arrived is reported as any other part is.
+// copyParts returns the orders that make some parts complete: an attempt that only one of the two nodes of a part has is sent to the other, if both
+// nodes are connected. The receiver reports its arrival as it reports any part.
 func (p *put) copyParts(there connected, parts iter.Seq[int]) (all []Order) {
 	if p.Keep != protocol.KeepReplica || p.state == failed {
 		return nil
@@ -77,7 +77,7 @@ func (p *put) lacks(node int, parts []protocol.PutPart) {
 	}
 }
 
-// awaits reports whether parts of its own are on their way to a node.
+// awaits reports whether transfers of parts that belong to a node are under way to it.
 func (p *put) awaits(node int) bool {
 	for t := range p.ordered {
 		if t.to == node && p.Node(t.part) == node {
@@ -87,8 +87,8 @@ func (p *put) awaits(node int) bool {
 	return false
 }
 
-// recall finds out which parts are published after the head has restarted: those that nodes tell, with others that they have if need be. The
-// fingerprint shows whether that is so.
+// recall finds the published parts after a restart of the head. It tries the parts that nodes reported as published, then these with the latest
+// attempts of all other parts. The set whose fingerprint is that of the publication is the right one.
 func (p *put) recall() {
 	defer clear(p.recalled)
 	for range 2 {
@@ -99,7 +99,7 @@ func (p *put) recall() {
 		if identity, err := fingerprint(p.Columns, parts); err == nil && identity == p.as.Fingerprint {
 			p.chosen = parts
 		}
-		for _, part := range p.last() { // on nodes that have received them again, and have not published them yet
+		for _, part := range p.last() { // sent again to a node that was lost, which has not published them yet
 			if _, ok := p.recalled[part.Part]; !ok {
 				p.recalled[part.Part] = part
 			}

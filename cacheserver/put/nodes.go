@@ -41,7 +41,7 @@ func (c *Catalog) Staged(node int, m peer.Staged, now time.Time) error {
 	if p == nil && m.Put != nil && !c.gone[m.ID] && m.Put.Nodes == len(c.told) && len(c.puts) < 2*mostPuts {
 		p = newPut(*m.Put, now)
 		c.puts[m.ID] = p
-		c.tellAll(peer.ToNode{Put: m.Put}) // to nodes that have restarted, and joined before
+		c.tellAll(peer.ToNode{Put: m.Put}) // nodes that restarted and joined earlier do not know it
 	}
 	switch {
 	case p == nil || p.state == failed:
@@ -56,7 +56,7 @@ func (c *Catalog) Staged(node int, m peer.Staged, now time.Time) error {
 		p.lacks(node, m.Absent)
 		c.holds(p, node, m)
 		if m.Put == nil && len(m.Parts) > 0 {
-			if p.Node(m.Parts[0].Part) == node { // the copies were there before, and may be lost since
+			if p.Node(m.Parts[0].Part) == node { // before it reported, the node sent the copies; their node may have been lost meanwhile
 				c.orders = append(c.orders, p.copyParts(c.told, numbers(m.Parts))...)
 			}
 			c.tell(node, peer.ToNode{Known: &peer.Known{ID: m.ID, Parts: m.Parts}})
@@ -159,7 +159,7 @@ func (c *Catalog) ask(p *put, node int) {
 	}
 	switch {
 	case p.Keep == protocol.KeepReplica && c.told.missing() != "" && (p.chosen == nil || len(missing)+len(sought) > 0):
-		return // a node that is not there may have them
+		return // a node that has not joined yet may have the missing parts
 	case p.state != publishing && (p.chosen == nil || len(missing) > 0):
 		if p.chosen == nil { // they are not known since the head restarted
 			for part := range p.Parts {

@@ -34,23 +34,23 @@ type put struct {
 	peer.Put
 	state   state
 	parts   map[int][]protocol.PutPart // good attempts, the last one at the end
-	copies  map[int][]protocol.PutPart // the same of the nodes that have the copies
+	copies  map[int][]protocol.PutPart // like parts, for the copies
 	lost    map[int]bool               // parts that a node had, and lost
-	ordered map[transfer]bool          // copies that a node was told to send, and that are not there yet
+	ordered map[transfer]bool          // transfers that were ordered and have not arrived
 	touched time.Time                  // when a part was last staged
 	retired time.Time
 	failure string
 
 	gathered []protocol.PutPart // the receipts for a publication so far
 
-	chosen []protocol.PutPart // when it is published: its parts in order
+	chosen []protocol.PutPart // the published parts, by number; nil until publication
 	as     peer.Publication
-	absent map[transfer]bool // those that the node says it can't send
-	// recalled are the chosen parts as nodes tell them to a head that has restarted.
+	absent map[transfer]bool // transfers that were ordered, whose sender has reported that it lacks the attempt
+	// recalled are the published parts that nodes have reported since the head restarted, until chosen is known again.
 	recalled map[int]protocol.PutPart
-	settled  map[int]string   // the hashes of the chosen parts, once the nodes were told to free all others
-	asked    []bool           // by node: it was told to publish
-	held     []*peer.HeldRows // by node
+	settled  map[int]string   // hash of each chosen part; set once nodes were told to free all other attempts
+	asked    []bool           // by node: whether it was sent the order to publish
+	held     []*peer.HeldRows // by node: the published rows that it reports; nil before
 }
 
 // Order is a message to a node.
@@ -81,7 +81,7 @@ func (p *put) on(node, part int) map[int][]protocol.PutPart {
 func (p *put) add(node int, parts []protocol.PutPart, now time.Time) {
 	for _, part := range parts {
 		if p.settled != nil && p.settled[part.Part] != part.Hash {
-			continue // the node frees it
+			continue // the node was told to free it
 		}
 		there := p.on(node, part.Part)
 		kept := append(slices.DeleteFunc(there[part.Part], func(o protocol.PutPart) bool { return o.Hash == part.Hash }), part)
@@ -101,7 +101,7 @@ func (p *put) leave(node int) {
 	}
 }
 
-// suspect takes what a node has for lost, until it says that it has it.
+// suspect treats all parts and copies of a node as lost until the node reports them again.
 func (p *put) suspect(node int) {
 	for _, side := range []map[int][]protocol.PutPart{p.parts, p.copies} {
 		for part := range side {

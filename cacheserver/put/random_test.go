@@ -50,12 +50,12 @@ type sim struct {
 	// copied are parts that the node of a part has received, and whose copy is on its way: they are recorded when the head knows of that.
 	copied []copied
 
-	failed    map[string]bool
-	published map[string]string
-	read      int
-	forgotten int
-	twice     int             // datasets that were on two nodes at the end
-	dropped   map[string]bool // datasets that were dropped since the head started
+	failed     map[string]bool
+	published  map[string]string
+	read       int
+	forgotten  int
+	replicated int             // datasets of which each part was on two nodes at the end
+	dropped    map[string]bool // datasets that were dropped since the head started
 }
 
 type copied struct {
@@ -370,7 +370,7 @@ func (s *sim) settleAll() {
 				}
 			}
 		}
-		s.twice++
+		s.replicated++
 	}
 }
 
@@ -383,7 +383,7 @@ func TestRandomSchedules(t *testing.T) {
 }
 
 func randomSchedules(t *testing.T, keep string, nodes int) {
-	read, failures, twice, forgotten := 0, 0, 0, 0
+	read, failures, replicated, forgotten := 0, 0, 0, 0
 	for seed := range uint64(300) {
 		s := &sim{
 			Rand: rand.New(rand.NewPCG(seed, 1)), t: t, catalog: New(nodes), now: start, //nolint:gosec // repeatable
@@ -395,14 +395,14 @@ func randomSchedules(t *testing.T, keep string, nodes int) {
 		}
 		s.schedule(keep)
 		s.settleAll()
-		read, failures, twice, forgotten = read+s.read, failures+len(s.failed), twice+s.twice, forgotten+s.forgotten
+		read, failures, replicated, forgotten = read+s.read, failures+len(s.failed), replicated+s.replicated, forgotten+s.forgotten
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
 	}
-	t.Logf("datasets could be read after %d steps, %d failed, %d with all parts there; at the end %d were on two nodes", read, failures, forgotten, twice)
-	if read < 15_000 || keep == protocol.KeepReplica && twice < 40 {
-		t.Errorf("datasets could be read after %d steps, and %d were on two nodes at the end: the schedules test nothing", read, twice)
+	t.Logf("datasets could be read after %d steps, %d failed, %d with all parts there; at the end %d were on two nodes", read, failures, forgotten, replicated)
+	if read < 15_000 || keep == protocol.KeepReplica && replicated < 40 {
+		t.Errorf("datasets could be read after %d steps, and %d were on two nodes at the end: the schedules test nothing", read, replicated)
 	}
 	if forgotten > 3 { // the schedules have many more restarts at once than caches; how many of these are seen depends on the order of maps too
 		t.Errorf("%d datasets failed with all parts there: what is published must be known after the head has restarted", forgotten)

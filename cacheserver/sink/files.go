@@ -31,13 +31,13 @@ const (
 	fileMemory = 2*fileBytes + 8<<20
 )
 
-// order says which files data nodes write. It follows from table and dataset alone, so that a repeated order makes the same files.
+// order tells data nodes which files to write. It depends on the table and the dataset only, so carrying it out again writes the same files.
 type order struct {
 	Table   string      `json:"table"`
-	Prefix  string      `json:"prefix"` // of the URIs of files
-	Schema  *ice.Schema `json:"schema"` // of the files: the table's fields, in the order of the dataset's columns
-	Spec    int         `json:"spec"`   // id of the partition spec, which has no fields
-	Version int         `json:"version"`
+	Prefix  string      `json:"prefix"`  // start of the URI of each file; part and file numbers follow
+	Schema  *ice.Schema `json:"schema"`  // schema of the files: the table's fields in the order of the dataset's columns
+	Spec    int         `json:"spec"`    // id of the table's partition spec, which has no fields
+	Version int         `json:"version"` // format version of the table
 }
 
 // partitions is the partition spec of the files.
@@ -95,10 +95,10 @@ type partWriter struct {
 	each   func([]byte) error
 	part   int
 
-	passing bool // whether the store may take a file that it has not taken, if it is tried again
-	written int  // files
-	bytes   int64
-	file    *pqarrow.FileWriter // nil: none was begun
+	passing bool                // the last error was the store's, and may be temporary
+	written int                 // number of files that are stored
+	bytes   int64               // of rows in file
+	file    *pqarrow.FileWriter // the file that is being written; nil between files
 	out     bytes.Buffer
 }
 

@@ -69,7 +69,9 @@ func withoutHidden(d arrow.ArrayData, to arrow.DataType) (arrow.ArrayData, error
 	var pieces []arrow.Array
 	offsets := array.NewInt64Builder(memory.DefaultAllocator)
 	defer offsets.Release()
-	total, begun, next := int64(0), int64(0), int64(-1) // next: the end of the values that the current piece has
+	total := int64(0) // number of values in all pieces
+	// The current piece is the values [begun, next). At first there is none: no list begins at -1.
+	begun, next := int64(0), int64(-1)
 	cut := func() {
 		if next > begun {
 			pieces = append(pieces, array.NewSlice(lists.ListValues(), begun, next))

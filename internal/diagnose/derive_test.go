@@ -21,7 +21,7 @@ func TestDerives(t *testing.T) {
 		"datacache://team/train/tok": "WAITS DataCache team/train: Ready: DeriveFailed: no tokenizer; fix: correct spec.arrow.derive; the whole log of the step: kubectl logs job/train-cache-derive",
 		"datacache://team/other/tok": "", // another cache
 		"datacache://team/train":     "", // the table
-		"datacache://team/train/raw": "", // what somebody else puts
+		"datacache://team/train/raw": "", // a dataset that clients put, not the step
 		"cache://demo/reviews":       "",
 	} {
 		w := &walk{job: &trainer.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "a"}, Spec: trainer.TrainJobSpec{

@@ -44,7 +44,7 @@ func (e *Early) copy(ctx context.Context, in *rows.Rows, runs []rows.Run) (out *
 			return out, renumbered(in, runs, pieces), nil
 		case !errors.As(err, &full) || time.Now().After(end):
 			return nil, nil, err
-		case full.Limit != e.budget.Limit(): // these rows are longer than the mean
+		case full.Limit != e.budget.Limit(): // not the node's memory but room was too small: these rows are longer than the mean
 			room *= 2
 			continue
 		}

@@ -20,14 +20,15 @@ import (
 // Request is what to commit.
 type Request struct {
 	Table       string // NAMESPACE.TABLE
-	Mode        string // protocol.CommitAppend or CommitReplace
+	Mode        string // protocol.CommitAppend or protocol.CommitReplace
 	Put         string // id of the put that made the dataset
 	Dataset     string // NAME@FINGERPRINT
 	Fingerprint string
 	Schema      *arrow.Schema
 }
 
-// Write has all data nodes carry out an order, which a Tables made, and returns what they say of each file, in the order of rows.
+// Write sends an order to all data nodes and returns their descriptions of the files that they wrote, in the order of the rows. Only the Tables that
+// made the order knows the encoding of both.
 type Write func(ctx context.Context, order []byte) (files [][]byte, err error)
 
 // Result is what a commit has made.
@@ -40,7 +41,7 @@ type Result struct {
 type Tables interface {
 	// Commit makes one snapshot of a dataset, or finds the one that was made of it. Its errors are a Refusal, if trying again is of no use.
 	Commit(ctx context.Context, r Request, write Write) (Result, error)
-	// Write carries out an order with the parts of a data node, and calls each with what to tell the head of each file.
+	// Write writes the parts of a data node to files, as an order says, and calls each with the description of each file, for the head.
 	Write(ctx context.Context, order []byte, schema *arrow.Schema, parts iter.Seq[Part], each func(file []byte) error) error
 }
 
@@ -50,7 +51,7 @@ type Part struct {
 	Batches iter.Seq2[arrow.RecordBatch, error]
 }
 
-// Refusal is an error that stays if the same is tried again.
+// Refusal is a permanent error: trying the same again fails again.
 type Refusal struct{ Reason error }
 
 func (r *Refusal) Error() string { return r.Reason.Error() }

@@ -30,9 +30,9 @@ type pages struct {
 	checked bool // a data page was read,
 	summed  bool // and it had a CRC, so all of them must have one
 
-	window int64  // length of a read, if it is not 0
-	have   []byte // some bytes of the file,
-	start  int64  // from this offset on
+	window int64  // Chunk.Window
+	have   []byte // bytes of the file at offset start
+	start  int64
 	buffer []byte // the memory of have, unless it is the file's own
 
 	body  []byte   // a page's body that is not within have
