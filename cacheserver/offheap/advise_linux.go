@@ -26,7 +26,7 @@ func Populate(b []byte) {
 	_ = unix.Madvise(b, unix.MADV_POPULATE_WRITE)
 }
 
-// movePages moves the pages of memory to other addresses of the same length, whose own pages are freed; from is then as if it had just been mapped.
+// movePages moves the physical pages of from to the addresses of to, which is as long and whose own pages are freed. from stays mapped, without pages.
 func movePages(from, to []byte) error {
 	n := uintptr(len(from))
 	_, err := unix.MremapPtr(unsafe.Pointer(unsafe.SliceData(from)), n, unsafe.Pointer(unsafe.SliceData(to)), n,

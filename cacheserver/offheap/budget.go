@@ -42,8 +42,8 @@ func NewBudget(limit int64) *Budget {
 	return &Budget{limit: limit, left: -1}
 }
 
-// Part returns a budget for a part of the bytes of this one, in which they are reserved too. raise says how to get more, for errors. What arenas
-// of the part can free at once is freed for reservations in the part only.
+// Part returns a budget that limits some of this budget's reservations: what is reserved in the part is reserved here too. raise says in errors how
+// to get more. Memory that arenas of the part can drop is dropped for reservations in the part, and not for others.
 func (b *Budget) Part(limit int64, raise string) *Budget {
 	return &Budget{limit: limit, left: -1, whole: b, raise: raise}
 }

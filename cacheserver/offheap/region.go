@@ -151,8 +151,8 @@ func (r *Region) mapMemory() error {
 // mostLooked is how many regions takeOver looks at.
 const mostLooked = 16
 
-// takeOver moves the pages of a region that would be dropped to r, which costs a tenth of freeing them and having the kernel clear others. It returns
-// false if there is room without, or no region of about the length.
+// takeOver gives r the pages of a region that would be dropped to make room, so that the kernel need not clear new ones. It returns false if there is
+// room without, or no region of about the length.
 func (a *Arena) takeOver(r *Region) bool {
 	n := int64(len(r.bytes))
 	if a.budget.limit-a.budget.kept-a.budget.Used() >= n {

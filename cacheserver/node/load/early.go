@@ -47,7 +47,7 @@ func NewEarly(splits int) *Early {
 	return e
 }
 
-// open records what is loaded, in which budget. After End it has no effect.
+// open says which rows are loaded, and in which budget. After End it has no effect.
 func (e *Early) open(layout *rows.Layout, splits []source.Split, budget *offheap.Budget) {
 	e.budget = budget
 	starts := make([]int64, 1, len(splits)+1)
@@ -138,7 +138,8 @@ func (e *Early) Want(run rows.Run, position uint64) {
 	}
 }
 
-// mostSeeded is the number of positions of the first epoch that are looked at, and seedStep how many of them count as one position.
+// mostSeeded is how many positions of the first epoch decide the order of loading. Positions are processed seedStep at a time, and the splits of a
+// step are needed equally soon.
 const mostSeeded, seedStep = 1 << 20, 16
 
 // seed has splits loaded in the order in which an epoch needs them; streams that wait go first.

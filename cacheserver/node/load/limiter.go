@@ -89,7 +89,7 @@ func (w *Limiter) Idle(ctx context.Context) {
 	}
 }
 
-// broadcastAtEnd wakes those that wait for changed when ctx ends, until stop is called.
+// broadcastAtEnd wakes all waiters of changed when ctx ends. The caller calls stop when it does not wait any more.
 func (w *Limiter) broadcastAtEnd(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
 		w.mu.Lock()
@@ -119,8 +119,8 @@ func (w *Limiter) begin(n int64) (done func()) {
 // need is the memory, in bytes, for loading a split.
 type need struct {
 	compressed, decoding int64 // until it is loaded
-	rows                 int64 // estimate of its rows, as far as they stay in memory
-	window               int64 // how much of each column chunk is read at a time; 0: all is prefetched
+	rows                 int64 // estimate of the bytes of its rows that are in memory at a time
+	window               int64 // bytes of a column chunk that are read at a time; 0: the whole row group is prefetched
 	guessed              bool  // no split is loaded that confirms the estimates
 }
 

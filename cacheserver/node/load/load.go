@@ -204,7 +204,7 @@ const (
 	mostWindow  = 4 << 20
 )
 
-// room is the memory for rows and loading that this node has for itself.
+// room is this node's share of the memory for rows and loading.
 func (l *load) room() int64 { return (l.Budget.Limit() - l.Budget.Kept()) / int64(max(1, l.Sharers)) }
 
 // inWindows reports whether all columns are decoded page by page: a column of structs, maps or lists of lists needs its whole column chunk.

@@ -80,18 +80,18 @@ func encodeSchema(s *arrow.Schema) []byte {
 	return buf.Bytes()
 }
 
-// output takes the chunks of a split as they are decoded, so that they need not all be in memory.
+// output receives the chunks of a split as they are decoded, and may drop them from memory.
 type output interface {
 	add(number int, c *rows.Chunk) error
 	finish(sealed rows.Sealed) error
 	discard() // after an error
 }
 
-// passingBytes is the length of chunks that are read from files, in the table's types. Integers take fewer bytes, and the parts of a sweep have some
-// hundred bytes for each chunk.
+// passingBytes is the target length of chunks in spill files, in the types of the table, whose integers may take fewer bytes in chunks. Longer chunks
+// than those in memory make a sweep cheaper, which has some hundred bytes of lists for each chunk of a part.
 const passingBytes = 2 * rows.TargetBytes
 
-// passing reports whether chunks leave the memory as they are decoded.
+// passing reports whether chunks may be dropped from memory as soon as they are decoded.
 func (l *load) passing() bool { return l.Spill != nil || l.again != nil }
 
 // builder builds the chunks of a split, which go to out, or stay in memory if that is nil.
@@ -147,7 +147,7 @@ func (l *load) output(index int) (output, error) {
 	return &spilling{Writer: writer, backing: &backing{load: l, index: index}}, nil
 }
 
-// spilling writes the file of a split. Its chunks may be dropped from memory.
+// spilling is an output that writes the chunks of a split to its spill file. After that they may be dropped from memory.
 type spilling struct {
 	*spill.Writer
 	backing *backing
@@ -171,7 +171,7 @@ func (s *spilling) finish(sealed rows.Sealed) (err error) {
 
 func (s *spilling) discard() { s.Discard() }
 
-// mostOfOne is the most memory that a split takes while it is loaded again.
+// mostOfOne is the memory that decoding any one of the splits again takes at most.
 func (l *load) mostOfOne() (most int64) {
 	for i := range l.splits {
 		n := l.need(i)

@@ -24,7 +24,7 @@ type Put struct {
 // Node is the data node that a part belongs to.
 func (p Put) Node(part int) int { return part * p.Nodes / p.Parts }
 
-// Copy is the data node that has the copy of a part, -1 if none has.
+// Copy is the data node for the copy of a part; -1 if the put has no copies.
 func (p Put) Copy(part int) int {
 	if p.Keep != protocol.KeepReplica {
 		return -1
@@ -40,7 +40,7 @@ const MostAttempts = 4
 type Publish struct {
 	ID    string             `json:"id"`
 	As    Publication        `json:"as"`
-	Parts []protocol.PutPart `json:"parts"` // of this node, in order, and those of which it has the copies
+	Parts []protocol.PutPart `json:"parts"` // of the publication that belong to the node or of which it has the copy, by number
 }
 
 // Publication is the record of a publication, the same on all nodes.
@@ -65,7 +65,7 @@ type Unput struct {
 type WriteFiles struct {
 	Put         string `json:"put"`
 	Fingerprint string `json:"fingerprint"`
-	Order       []byte `json:"order"` // of whoever knows the table
+	Order       []byte `json:"order"` // encoded by package sink
 }
 
 // Staged tells the head what a node has of a put: after each part, which the head answers with Known, after Publish, and for every put when the
@@ -75,9 +75,9 @@ type Staged struct {
 	ID    string             `json:"id"`
 	Parts []protocol.PutPart `json:"parts,omitempty"` // that have been put, or some of them
 	Has   *HeldRows          `json:"has,omitempty"`
-	// Chosen are parts of the publication that the node has, or those of which it has the copies, or some of them: when the node joins.
+	// Chosen are parts of the publication that are on the node, copies included. A node that joins reports all of them, in several messages.
 	Chosen []protocol.PutPart `json:"chosen,omitempty"`
-	// Absent are parts that the node was told to copy and does not have.
+	// Absent are parts that the node can't send as Copy says, as it does not have them.
 	Absent []protocol.PutPart `json:"absent,omitempty"`
 	// Refusal says why a node could not publish.
 	Refusal string `json:"refusal,omitempty"`
@@ -90,7 +90,7 @@ type Known struct {
 	Parts []protocol.PutPart `json:"parts"`
 }
 
-// Copy tells a node to send parts to another one that should have them too, and does not.
+// Copy orders a node to send parts to another node, which must have them too and lacks them.
 type Copy struct {
 	ID      string             `json:"id"`
 	To      int                `json:"to"` // index of the other node
