@@ -142,10 +142,8 @@ func TestRetreatsEnd(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w, budget := NewLimiter(), offheap.NewBudget(test.limit)
 			defer w.load()()
-			var group errgroup.Group
+			group, ctx := errgroup.WithContext(t.Context())
 			var loaded, retreats atomic.Int64
-			ctx, stop := context.WithCancel(t.Context())
-			defer stop()
 			for range 20 {
 				group.Go(func() error {
 					for {
@@ -167,7 +165,6 @@ func TestRetreatsEnd(t *testing.T) {
 						again := a.retreat()
 						a.end()
 						if !again {
-							stop()
 							return err
 						}
 						retreats.Add(1)

@@ -84,6 +84,7 @@ class Feed:
         scattered = request["shuffle"] or request["kind"] == "mix" or self.info.placement.scattered
         at_once = len(self._waiting) if scattered else 1
         self._at_once = at_once
+        self._to_open = at_once  # number of streams that share prefetch_bytes from the first one on, 0 once all are open
         self._ahead_bytes = prefetch_bytes // max(1, at_once)
         self._batch_bytes = batch_bytes(prefetch_bytes, streams=at_once, readers=request["world"] * request["workers"])
 
@@ -115,6 +116,7 @@ class Feed:
         )
         for node in list(feed._waiting)[: feed._at_once]:
             feed._open(node)
+        feed._to_open = 0
         return feed
 
     @property
@@ -221,7 +223,7 @@ class Feed:
     def _quota(self) -> float:
         """The read-ahead limit of each stream in bytes. An ended stream counts until its rows are taken."""
         holding = sum(not stream.drained for stream in self._streams.values())
-        return self._prefetch_bytes / max(1, holding)
+        return self._prefetch_bytes / max(1, holding, self._to_open)
 
     def _reopen(self, node: int, received: int) -> Opening | None:
         point = self._resume_point
