@@ -5,11 +5,12 @@ package rows
 
 import (
 	"math"
-	"math/bits"
 	"slices"
 	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/kubeflow/datacache/cacheserver/rows/integer"
 )
 
 // form says how a slab stores the values of a node of integers or of a column of a strip: the difference of each value from base, in width
@@ -70,7 +71,7 @@ func (p *copier) chooseForms(l *Layout) {
 
 // formOf returns the shortest form for the values of a node of integers. Values in null slots have no influence on it.
 func (p *copier) formOf(n *node) form {
-	sb, e := &p.buffers[n.id], extent{least: math.MaxInt64, most: math.MinInt64, exact: n.strip != nil}
+	sb, e := &p.buffers[n.id], integer.NewExtent(n.strip != nil)
 	for i := range p.of[n.id] {
 		q := &p.of[n.id][i]
 		if q.src < 0 || q.n == 0 {
@@ -78,136 +79,37 @@ func (p *copier) formOf(n *node) form {
 		}
 		shorter := false
 		if valid := sb.valid[q.src]; valid == nil {
-			shorter = e.addValues(sb.a[q.src], q.start, int(q.n), n.width)
+			shorter = e.Add(unsafe.Add(sb.a[q.src], q.start*int64(n.width)), int(q.n), n.width)
 		} else {
-			shorter = e.addValid(sb.a[q.src], q, bitmap(valid, q.start+sb.bitOf(q.src)+int64(q.n)), sb.bitOf(q.src), n.width)
+			shorter = addValid(&e, sb.a[q.src], q, bitmap(valid, q.start+sb.bitOf(q.src)+int64(q.n)), sb.bitOf(q.src), n.width)
 		}
 		if !shorter {
 			return whole(n.width)
 		}
 	}
-	return e.form()
-}
-
-// extent is the least and the greatest of some integers. Unsigned integers are compared as signed ones with the same bits; what counts is the
-// difference, modulo 2^64.
-type extent struct {
-	least, most int64
-	exact       bool // any number of bytes may be used, as in a strip; else 1, 2, 4 or 8
-}
-
-// extentBlock is the number of values between two checks of addValues whether it can stop.
-const extentBlock = 8192
-
-// addValues adds n values of width bytes, starting at slot start. It returns false, and stops, when they need all of their bytes.
-func (e *extent) addValues(src unsafe.Pointer, start int64, n, width int) bool {
-	for end := start + int64(n); start < end; start += extentBlock {
-		from, k := unsafe.Add(src, start*int64(width)), int(min(end-start, extentBlock))
-		var least, most int64
-		if width == 4 {
-			a, b := extentOf(unsafe.Slice((*int32)(from), k))
-			least, most = int64(a), int64(b)
-		} else {
-			least, most = extentOf(unsafe.Slice((*int64)(from), k))
-		}
-		e.least, e.most = min(e.least, least), max(e.most, most)
-		if e.bytes(uint64(e.most)-uint64(e.least)) >= width {
-			return false
-		}
-	}
-	return true
-}
-
-// addValid is addValues for the values of a piece that are valid; valid has the bit of slot 0 at position bit.
-func (e *extent) addValid(src unsafe.Pointer, q *piece, valid []byte, bit int64, width int) bool {
-	for at := q.start; at < q.start+int64(q.n); at += 64 {
-		n := int(min(64, q.start+int64(q.n)-at))
-		word, all := load64(valid, bit+at), ^uint64(0)>>(64-n)
-		switch word &= all; word {
-		case 0:
-			continue
-		case all:
-			if !e.addValues(src, at, n, width) {
-				return false
-			}
-			continue
-		}
-		var least, most int64
-		if width == 4 {
-			a, b := extentOfSome(unsafe.Slice((*int32)(unsafe.Add(src, at*4)), n), word)
-			least, most = int64(a), int64(b)
-		} else {
-			least, most = extentOfSome(unsafe.Slice((*int64)(unsafe.Add(src, at*8)), n), word)
-		}
-		e.least, e.most = min(e.least, least), max(e.most, most)
-	}
-	return e.least > e.most || e.bytes(uint64(e.most)-uint64(e.least)) < width
-}
-
-// extentOfSome is extentOf of the values whose bits are set in a word; at least one is. It does not branch for each value.
-func extentOfSome[T int32 | int64](values []T, set uint64) (least, most T) {
-	some := values[bits.TrailingZeros64(set)]
-	least, most = some, some
-	for _, v := range values {
-		mask := -T(set & 1)
-		v = v&mask | some&^mask
-		least, most = min(least, v), max(most, v)
-		set >>= 1
-	}
-	return least, most
-}
-
-// extentOf returns the least and the greatest of at least one value.
-func extentOf[T int32 | int64](values []T) (least, most T) {
-	least, most = values[0], values[0]
-	if lanes := vectorBytes / int(unsafe.Sizeof(least)); hasAVX2 && len(values) >= lanes {
-		var out [vectorBytes]byte
-		whole := len(values) &^ (lanes - 1)
-		if lanes == vectorBytes/4 {
-			extent32(&out, unsafe.Pointer(&values[0]), whole)
-		} else {
-			extent64(&out, unsafe.Pointer(&values[0]), whole)
-		}
-		both := unsafe.Slice((*T)(unsafe.Pointer(&out)), lanes)
-		least, most = both[0], both[lanes/2]
-		for i := range lanes / 2 {
-			least, most = min(least, both[i]), max(most, both[lanes/2+i])
-		}
-		values = values[whole:]
-	}
-	for _, v := range values {
-		least, most = min(least, v), max(most, v)
-	}
-	return least, most
-}
-
-// form is the shortest form for the values. The base is 0 if that costs no bytes, so that most nulls are zeros already.
-func (e *extent) form() form {
-	if e.least > e.most {
-		return form{width: 1, signed: 1, unsigned: 1, stride: 1}
-	}
-	f := whole(e.bytes(uint64(e.most) - uint64(e.least)))
-	f.base = e.least
-	f.signed = power(max(bits.Len64(uint64(e.least^e.least>>63)), bits.Len64(uint64(e.most^e.most>>63))) + 1)
-	f.unsigned = power(bits.Len64(uint64(e.most | e.least>>63)))
-	if e.least >= 0 && e.bytes(uint64(e.most)) == int(f.width) {
-		f.base = 0
-	}
+	base, width, signed, unsigned := e.Fit()
+	f := whole(width)
+	f.base, f.signed, f.unsigned = base, uint8(signed), uint8(unsigned)
 	return f
 }
 
-// bytes is the number of bytes, at least 1, that a number takes.
-func (e *extent) bytes(x uint64) int {
-	n := bits.Len64(x)
-	if !e.exact {
-		return int(power(n))
+// addValid adds the values of a piece that are valid to an extent; valid has the bit of slot 0 at position bit. It returns false, and stops,
+// when the values need all of their bytes.
+func addValid(e *integer.Extent, src unsafe.Pointer, q *piece, valid []byte, bit int64, width int) bool {
+	for at := q.start; at < q.start+int64(q.n); at += 64 {
+		n := int(min(64, q.start+int64(q.n)-at))
+		from, word, all := unsafe.Add(src, at*int64(width)), load64(valid, bit+at), ^uint64(0)>>(64-n)
+		switch word &= all; word {
+		case 0:
+		case all:
+			if !e.Add(from, n, width) {
+				return false
+			}
+		default:
+			e.AddSome(from, n, width, word)
+		}
 	}
-	return max(1, (n+7)/8)
-}
-
-// power is the least of 1, 2, 4 and 8 bytes that hold a number of bits.
-func power(n int) uint8 {
-	return 1 << bits.Len(uint(max(1, (n+7)/8)-1))
+	return e.Shorter(width)
 }
 
 // writeNarrow writes the values of the pieces in a form and returns where they end. What it writes for nulls is undefined.
@@ -221,7 +123,7 @@ func writeNarrow(dst []byte, width int, f *form, src []unsafe.Pointer, ps []piec
 		case q.src < 0:
 			clear(dst[at : at+n*int(f.width)])
 		default:
-			narrow(dst[at:at+n*int(f.width)], unsafe.Add(src[q.src], int(q.start)*width), width, f)
+			integer.Narrow(dst[at:at+n*int(f.width)], unsafe.Add(src[q.src], int(q.start)*width), width, int(f.width), f.base)
 		}
 		at += n * int(f.width)
 	}
@@ -298,7 +200,7 @@ func (p *copier) writeWide(dst []byte, n *node) int {
 				clear(dst[at : at+size])
 			default:
 				f := p.table.of(q.src, n.id)
-				widen(dst[at:at+size], unsafe.Add(src[q.src], q.start*int64(f.stride)), n.width, f)
+				integer.Widen(dst[at:at+size], unsafe.Add(src[q.src], q.start*int64(f.stride)), n.width, int(f.width), f.base)
 			}
 			at += size
 		}

@@ -3,11 +3,7 @@
 
 package rows
 
-import (
-	"unsafe"
-
-	"golang.org/x/sys/cpu"
-)
+import "unsafe"
 
 // prefetch asks for the cache lines of pieces of slots of width bytes and waits for none of them; of a piece longer than
 // 4 KiB for the first ones, as the processor finds the others by itself.
@@ -16,7 +12,7 @@ import (
 func prefetch(ps []piece, src []unsafe.Pointer, width int)
 
 // transpose64 copies n rows, a multiple of four and not none, of four values of 64 bits to four columns. A row lies
-// stride bytes after the one before. It needs hasAVX2.
+// stride bytes after the one before. It needs AVX2.
 //
 //go:noescape
 func transpose64(dst *[4]unsafe.Pointer, from unsafe.Pointer, stride, n int)
@@ -27,9 +23,7 @@ func transpose64(dst *[4]unsafe.Pointer, from unsafe.Pointer, stride, n int)
 func transpose32(dst *[4]unsafe.Pointer, from unsafe.Pointer, stride, n int)
 
 // transposeLines copies n rows, a multiple of four and not none, of eight values of 64 bits to eight columns. A row lies
-// 64 bytes after the one before. It needs hasAVX2.
+// 64 bytes after the one before. It needs AVX2.
 //
 //go:noescape
 func transposeLines(dst *[8]unsafe.Pointer, from unsafe.Pointer, n int)
-
-var hasAVX2 = cpu.X86.HasAVX2

@@ -23,8 +23,6 @@ func prefetch(ps []piece, src []unsafe.Pointer, width int) {
 	runtime.KeepAlive(x)
 }
 
-const hasAVX2 = false
-
 func transpose64(*[4]unsafe.Pointer, unsafe.Pointer, int, int) {
 	panic("rows: there is no transpose64 here")
 }

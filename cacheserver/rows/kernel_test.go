@@ -7,12 +7,14 @@ import (
 	"bytes"
 	"testing"
 	"unsafe"
+
+	"golang.org/x/sys/cpu"
 )
 
 // TestTransposeEqualsCopy compares columns transposed several at a time with columns copied value by value, for various numbers of
 // rows and positions of the columns in a row.
 func TestTransposeEqualsCopy(t *testing.T) {
-	if !hasAVX2 {
+	if !cpu.X86.HasAVX2 {
 		t.Skip("this processor has no transpose")
 	}
 	for seed := range uint64(300) {

@@ -3,7 +3,11 @@
 
 package rows
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
 
 // A strip is two or more fixed-width columns that a chunk stores row by row, so that a randomly picked row costs one cache miss per
 // strip instead of one per column. Messages have them column by column, as Arrow requires: they are transposed when messages are
@@ -228,7 +232,7 @@ func (w *window) columnsOfBlock(from unsafe.Pointer, stride, n, at int) {
 // alike is the number of leading columns that transpose handles at once: eight columns of 8 bytes that make up a whole row, or four
 // adjacent columns of one width, 4 or 8 bytes. It is 1 if transpose handles none.
 func alike(parts []part) int {
-	if !hasAVX2 || len(parts) < 4 {
+	if !cpu.X86.HasAVX2 || len(parts) < 4 {
 		return 1
 	}
 	first, same := parts[0].node, 1

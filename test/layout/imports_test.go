@@ -20,7 +20,8 @@ const (
 	exporters  = module + "/internal/tracing/export"
 )
 
-// ban lists imports that a folder must not reach, directly or through other packages of the module, with the reason.
+// ban lists imports that a folder must not reach, directly or through other packages of the module, with the reason. The packages of the
+// folder itself, which are under the same ban, may import each other.
 type ban struct {
 	folder    string   // the ban applies to this folder and the folders below it
 	forbidden []string // import paths, each with all paths below it
@@ -61,6 +62,8 @@ var bans = []ban{
 		why: "it is memory, of whatever is in it"},
 	{folder: "cacheserver/rows", forbidden: []string{icebergGo, grpc, flight, module + "/cacheserver"}, except: "cacheserver/offheap",
 		why: "rows in memory must not depend on their source or on how they are sent"},
+	{folder: "cacheserver/rows/integer", strict: true, allowed: []string{"golang.org/x/sys/cpu"},
+		why: "it converts integers, whichever column and chunk they are of"},
 	{folder: "cacheserver/source/parquet/decode", forbidden: []string{icebergGo, grpc, flight, own("source/iceberg"), own("rows"), own("objstore"), own("head"), own("node"), own("protocol")},
 		why: "it only decodes the bytes of a column chunk, independent of tables and of storage in memory"},
 	{folder: "cacheserver/transport/h2", forbidden: []string{icebergGo, arrow, module},
@@ -160,12 +163,15 @@ func TestImportBans(t *testing.T) {
 
 // forbids returns the reason why the folder must not import a path, or "".
 func (b ban) forbids(imported string) string {
+	if within(imported, module+"/"+b.folder) {
+		return ""
+	}
 	for _, path := range b.forbidden {
 		if within(imported, path) {
 			return "banned"
 		}
 	}
-	if !b.strict || isStandard(imported) || within(imported, module+"/"+b.folder) {
+	if !b.strict || isStandard(imported) {
 		return ""
 	}
 	if slices.Contains(b.allowed, imported) {

@@ -1,11 +1,11 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package rows
+package integer
 
 import "unsafe"
 
-// Each of these is a kernel. They need hasAVX2.
+// Each of these is a kernel. They need AVX2.
 
 //go:noescape
 func widen8to16(dst, src unsafe.Pointer, n int, add int64)

@@ -3,7 +3,7 @@
 
 //go:build !amd64
 
-package rows
+package integer
 
 import "unsafe"
 
@@ -11,6 +11,6 @@ var widen8to16, widen8to32, widen16to32, widen8to64, widen16to64, widen32to64 ke
 
 var narrow32to8, narrow32to16, narrow64to16, narrow64to32 kernel
 
-func extent32(*[vectorBytes]byte, unsafe.Pointer, int) { panic("rows: there is no extent32 here") }
+func extent32(*[vectorBytes]byte, unsafe.Pointer, int) { panic("integer: there is no extent32 here") }
 
-func extent64(*[vectorBytes]byte, unsafe.Pointer, int) { panic("rows: there is no extent64 here") }
+func extent64(*[vectorBytes]byte, unsafe.Pointer, int) { panic("integer: there is no extent64 here") }
