@@ -7,6 +7,7 @@ import (
 	"context"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/spill"
 	"github.com/kubeflow/datacache/cacheserver/sweep"
 )
 
@@ -29,7 +30,8 @@ func (a *assignment) shareMemory(n *Node) (pinned int64) {
 	again := a.progress.Again() / int64(max(1, n.cfg.Sharers)) // one split at a time is decoded again, of all nodes of the process
 	free -= max(reading, min(again, free/4*3))
 	stored := a.rows.Stored().Bytes
-	pinned, _ = sweep.Divide(free, stored)
+	row := a.rows.Bytes() / max(1, a.rows.Len())
+	pinned, _ = sweep.Divide(free, stored, row, spill.PieceOf(row))
 	if pinned < stored {
 		a.sweep = sweep.New(a.rows, b, int64(estimated*float64(free-pinned)), reading/2)
 	}

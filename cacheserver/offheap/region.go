@@ -91,9 +91,6 @@ func (r *Region) IsResident() bool {
 	return r.resident
 }
 
-// Read fills other memory, as long as that of the region, with the content.
-func (r *Region) Read(bytes []byte) error { return r.read(bytes) }
-
 // Pin makes the current hold the last one: the memory stays until the arena is released.
 func (r *Region) Pin() { r.pinned.Store(true) }
 

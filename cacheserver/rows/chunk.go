@@ -60,6 +60,10 @@ type Chunk struct {
 	arena  *offheap.Arena
 	memory []byte          // of the slab
 	stored *offheap.Region // nil: it is in memory only
+
+	// With stored: where it is too.
+	backing Backing
+	number  int
 }
 
 // Rows is the number of rows, at least 1.

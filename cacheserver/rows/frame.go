@@ -19,6 +19,7 @@ type Frame struct {
 	copier *copier
 	chunk  *Chunk // the current one
 	held   bool   // it is in memory anyway, and held
+	perRun int64  // readBytes, except in tests
 }
 
 // NewFrame returns a frame for the chunks of r, which it retains. Its memory is reserved in the budget.
@@ -26,21 +27,18 @@ func (r *Rows) NewFrame(budget *offheap.Budget) (*Frame, error) {
 	if !r.Retain() {
 		return nil, offheap.ErrReleased
 	}
-	f := &Frame{rows: r, budget: budget, copier: newCopier(r.layout)}
+	f := &Frame{rows: r, budget: budget, copier: newCopier(r.layout), perRun: readBytes}
 	f.copier.clean, f.copier.packed, f.copier.buffers = true, true, make([]sourceBuffers, r.layout.ids())
 	return f, nil
 }
 
-// Load makes a chunk the frame's current one.
-func (f *Frame) Load(chunk int) error {
+// Load makes a chunk the frame's current one, with at least the rows of groups; without groups, with all.
+func (f *Frame) Load(chunk int, groups ...[]Run32) error {
 	f.drop()
 	c := f.rows.chunks[chunk]
 	s := c.slab
 	if f.held = c.holdResident(); !f.held {
 		if err := f.grow(len(c.memory)); err != nil {
-			return err
-		}
-		if err := c.stored.Read(f.memory[:len(c.memory)]); err != nil {
 			return err
 		}
 		s.body = f.memory[:len(c.body)]
@@ -50,7 +48,10 @@ func (f *Frame) Load(chunk int) error {
 	for _, column := range f.rows.layout.columns {
 		addSlab(f.copier.buffers, column.root, &s)
 	}
-	return nil
+	if f.held {
+		return nil
+	}
+	return f.read(&s, groups)
 }
 
 // grow makes room for a chunk of n bytes.
@@ -88,14 +89,10 @@ func (f *Frame) Close() {
 // Run32 is a range of consecutive rows of a chunk.
 type Run32 struct{ First, Rows uint32 }
 
-// Cut copies rows of the current chunk to a new chunk in an arena.
+// Cut copies rows of the current chunk, which Load was asked for, to a new chunk in an arena.
 func (f *Frame) Cut(a *offheap.Arena, runs []Run32) (*Chunk, error) {
-	p, l, rows := f.copier, f.rows.layout, int64(0)
-	p.reset()
-	for _, q := range runs {
-		p.rows = append(p.rows, piece{start: int64(q.First), n: int32(q.Rows)})
-		rows += int64(q.Rows)
-	}
+	p, l := f.copier, f.rows.layout
+	rows := p.choose(runs)
 	p.measure(l.nodes, 0)
 	copy(p.forms, f.chunk.forms)
 	length, _ := p.bytes(l.nodes)

@@ -18,12 +18,15 @@ type Backing interface {
 	// ReadChunk fills memory, which begins and ends at multiples of PageSize, with that of a chunk. What it returns without an error
 	// are the bytes that the chunk had when it was stored.
 	ReadChunk(number int, memory []byte) error
+	// ReadRanges is ReadChunk for ranges of the memory, in any order; the rest of it has any content. It returns how many bytes it read.
+	ReadRanges(number int, memory []byte, ranges []Range) (read int64, err error)
 }
 
 // Store says that the chunk's memory is also in a backing. From now on it may be dropped when others need room, unless it is held. The
 // arena must be Paged.
 func (c *Chunk) Store(b Backing, number int) {
 	c.spans, c.forms = slices.Clone(c.spans), slices.Clone(c.forms)
+	c.backing, c.number = b, number
 	c.stored = c.arena.Region(c.memory, readChunk(b, number))
 }
 
@@ -63,7 +66,7 @@ func (l *Layout) Attach(a *offheap.Arena, s Stub, b Backing, number int) (*Chunk
 		return nil, err
 	}
 	c := l.of(a, s, memory)
-	c.stored = region
+	c.backing, c.number, c.stored = b, number, region
 	return c, nil
 }
 

@@ -5,7 +5,7 @@
 //
 // A file DIR/PLAN/NODE/SPLIT.rows has the chunks of one split. It begins with a prefix (magic, length and XXH3-128 of the head). Then follow, each at a
 // multiple of 4 KiB, the chunks' memory and the head as gob, so that chunks can be written while later ones are not known. It is written under a
-// temporary name and renamed; there is no fsync, since checksums find what a power cut tears. A node reads files of 0600 that it wrote itself.
+// temporary name and renamed; there is no fsync, since the checksums of the chunks' pieces find what a power cut tears. A node reads files of 0600 that it wrote itself.
 package spill
 
 import (
@@ -33,7 +33,7 @@ import (
 )
 
 const (
-	magic  = "DCROWS\x00\x02" // the last byte is the version
+	magic  = "DCROWS\x00\x03" // the last byte is the version
 	prefix = 8 + 8 + 16       // magic, length of the head, its XXH3-128
 	// mostHead bounds the head that Open reads.
 	mostHead = 1 << 30
@@ -51,8 +51,9 @@ type Head struct {
 // Chunk is a chunk of a file.
 type Chunk struct {
 	rows.Stub
-	Sum    [16]byte // XXH3-128 of its memory
-	offset int64    // in the file: it follows from the lengths
+	Piece  int64  // length of the pieces of its memory that are verified; the last one may be shorter
+	Sums   []byte // XXH3-64 of each, little-endian
+	offset int64  // in the file: it follows from the lengths
 }
 
 // Dir is the folder of the files of one data node, which no other process uses. It is safe for concurrent use; make it with New.
@@ -298,20 +299,13 @@ var ErrCorrupt = errors.New("the chunk has another checksum")
 func (f *File) ReadChunk(i int, memory []byte) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	c := &f.head.Chunks[i]
-	if _, err := f.file.ReadAt(memory, c.offset); err != nil {
-		return err
-	}
-	if xxh3.Hash128(memory).Bytes() != c.Sum {
-		return fmt.Errorf("spill file %s: chunk %d: %w", f.name, i, ErrCorrupt)
-	}
-	return nil
+	return f.readRange(i, memory, rows.Range{To: int64(len(memory))})
 }
 
 // Repair writes a chunk again, in place.
 func (f *File) Repair(i int, memory []byte) error {
 	c := &f.head.Chunks[i]
-	if xxh3.Hash128(memory).Bytes() != c.Sum {
+	if !bytes.Equal(sums(memory, c.Piece), c.Sums) {
 		return fmt.Errorf("spill file %s: chunk %d has other rows now", f.name, i)
 	}
 	f.mu.Lock()

@@ -7,8 +7,10 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,7 +32,7 @@ func split(t *testing.T) (*rows.Layout, rows.Sealed) {
 	}
 	arena := offheap.NewArena(offheap.NewBudget(1 << 30)).Paged()
 	t.Cleanup(arena.Release)
-	b := rows.NewBuilder(layout, arena, 32<<10)
+	b := rows.NewBuilder(layout, arena, 48<<10)
 	for i := range 8 {
 		batch := array.NewRecordBuilder(memory.DefaultAllocator, schema)
 		for j := range 200 {
@@ -201,6 +203,68 @@ func TestBrokenChunks(t *testing.T) {
 		}
 		if err := read(i); err != nil {
 			t.Errorf("a chunk that was written again: %v", err)
+		}
+	}
+}
+
+// TestRanges reads random ranges of chunks, of which some bytes may be flipped.
+func TestRanges(t *testing.T) {
+	d, _, sealed, name := written(t)
+	f, err := d.Open("plan", 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close(false)
+	const seed = 7
+	r, piece := rand.New(rand.NewPCG(seed, 1)), f.Head().Chunks[0].Piece
+	for i, c := range sealed.Chunks {
+		size := int64(len(c.Memory()))
+		for range 20 {
+			var ranges []rows.Range
+			for range 1 + r.IntN(3) {
+				from := r.Int64N(size)
+				ranges = append(ranges, rows.Range{From: from, To: from + 1 + r.Int64N(min(size-from, 300))})
+			}
+			got := pages(int(size))
+			read, err := f.ReadRanges(i, got, ranges)
+			if err != nil || read < 1 || read > size {
+				t.Fatalf("seed %d, chunk %d, %v: %d bytes were read, error %v", seed, i, ranges, read, err)
+			}
+			for _, q := range ranges {
+				if !bytes.Equal(got[q.From:q.To], c.Memory()[q.From:q.To]) {
+					t.Errorf("seed %d, chunk %d: %v differs", seed, i, q)
+				}
+			}
+		}
+	}
+	long := slices.IndexFunc(sealed.Chunks, func(c *rows.Chunk) bool { return int64(len(c.Memory())) > piece })
+	raw, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	if _, err := raw.WriteAt([]byte{0xff}, f.Head().Chunks[long].offset+piece+9); err != nil {
+		t.Fatal(err)
+	}
+	memory := pages(len(sealed.Chunks[long].Memory()))
+	if n, err := f.ReadRanges(long, memory, []rows.Range{{From: 10, To: 20}}); err != nil || n != piece {
+		t.Errorf("a piece that is whole: %d bytes were read, error %v; want %d", n, err, piece)
+	}
+	if _, err := f.ReadRanges(long, memory, []rows.Range{{From: 10, To: piece + 1}}); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("a flipped byte: %v", err)
+	}
+}
+
+// TestJoined joins ranges between which there are few bytes.
+func TestJoined(t *testing.T) {
+	const k = 1 << 10
+	got := joined([]rows.Range{{From: 300 * k, To: 300*k + 1}, {From: 5, To: 6}, {From: 60 * k, To: 61 * k}, {From: 140 * k, To: 141 * k}}, 4*k, 301*k)
+	if want := []rows.Range{{From: 0, To: 64 * k}, {From: 140 * k, To: 144 * k}, {From: 300 * k, To: 301 * k}}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	for row, want := range map[int64]int64{1: 32 * k, 8*k - 1: 32 * k, 8 * k: 4 * k, 20 * k: 4 * k, 110 * k: 16 * k, 1000 * k: 32 * k} {
+		if got := PieceOf(row); got != want {
+			t.Errorf("pieces of rows of %d bytes have %d bytes, want %d", row, got, want)
 		}
 	}
 }

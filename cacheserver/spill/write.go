@@ -45,7 +45,8 @@ func (d *Dir) Create(plan string, split int, about int64) (*Writer, error) {
 // Add writes the next chunk, which must be of a Paged arena.
 func (w *Writer) Add(c *rows.Chunk) error {
 	f := w.file
-	f.head.Chunks = append(f.head.Chunks, Chunk{Stub: c.Stub(), Sum: xxh3.Hash128(c.Memory()).Bytes(), offset: f.size})
+	piece := PieceOf(c.Bytes() / int64(c.Rows()))
+	f.head.Chunks = append(f.head.Chunks, Chunk{Stub: c.Stub(), Piece: piece, Sums: sums(c.Memory(), piece), offset: f.size})
 	return w.failed(w.append(c.Memory()))
 }
 

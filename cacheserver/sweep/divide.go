@@ -7,16 +7,30 @@ package sweep
 // while it is read.
 const span = 1.55
 
-// Divide divides the memory for rows of which a share is in files alone: how many bytes of them stay in memory. reads is how many times as many
-// bytes as all rows have are read in an epoch of shuffled rows. The rest of the memory is for the sweep.
+const (
+	// apartShare is the part of the memory that the sweep gets where rows are read one by one.
+	apartShare = 8
+	// readBytes is how many bytes might be read in the time that one more read takes.
+	readBytes = 64 << 10
+)
+
+// Divide divides the memory for rows of which a share is in files alone: how many bytes of them stay in memory. row is the mean length of a row, and
+// around is how many bytes are read with one that is read alone. reads is how many times as many bytes as all rows have are read in an epoch of shuffled rows. The rest of the memory is for the sweep.
 //
-// All rows stay that fit. Else the sweep gets so much that its parts span what does not stay, if there is enough: then each chunk is read once
-// an epoch, and any chunk that stays instead of it saves as many bytes as it takes.
-func Divide(memory, rows int64) (stay int64, reads float64) {
+// All rows stay that fit. Else there are two ways, of which Divide takes the one with less reading. The sweep gets so much that its parts span
+// what does not stay, if there is enough: then each chunk is read once an epoch, and any chunk that stays instead of it saves as many bytes as it
+// takes. Or it gets little, visits find few rows in a chunk, and read these alone: then each row is read once an epoch, however little memory there is.
+func Divide(memory, rows, row, around int64) (stay int64, reads float64) {
 	if rows <= memory {
 		return rows, 0
 	}
 	stay = max(0, int64((span*float64(memory)-float64(rows))/(span-1)))
 	away := float64(rows - stay)
-	return stay, away / float64(rows) * max(1, away/(span*float64(memory-stay)))
+	reads = away / float64(rows) * max(1, away/(span*float64(memory-stay)))
+	apart := memory - memory/apartShare
+	each := float64(rows-apart) / float64(rows) / float64(max(row, 1))
+	if each*float64(row+around+readBytes) < reads {
+		return apart, each * float64(row+around)
+	}
+	return stay, reads
 }

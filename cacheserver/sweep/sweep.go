@@ -179,12 +179,15 @@ func (s *Sweep) nextLocked() (chunk int, wanted []wish) {
 	return 0, nil
 }
 
-// visit copies what is wanted of a chunk.
+// visit reads and copies what is wanted of a chunk.
 func (s *Sweep) visit(frame *rows.Frame, chunk int, wanted []wish) {
-	err, cut := frame.Load(chunk), make([]*rows.Chunk, len(wanted))
+	groups, cut := make([][]rows.Run32, len(wanted)), make([]*rows.Chunk, len(wanted))
+	for i, w := range wanted {
+		groups[i] = w.part.groups[w.part.first[w.group]:w.part.first[w.group+1]]
+	}
+	err := frame.Load(chunk, groups...)
 	for i := 0; i < len(wanted) && err == nil; i++ {
-		w := wanted[i]
-		cut[i], err = frame.Cut(w.part.arena, w.part.groups[w.part.first[w.group]:w.part.first[w.group+1]])
+		cut[i], err = frame.Cut(wanted[i].part.arena, groups[i])
 	}
 	var full *offheap.ExhaustedError
 	noRoom := errors.As(err, &full)

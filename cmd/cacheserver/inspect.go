@@ -19,6 +19,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/delta"
 	"github.com/kubeflow/datacache/cacheserver/source/files"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/spill"
 	"github.com/kubeflow/datacache/cacheserver/sweep"
 	"github.com/kubeflow/datacache/internal/command"
 	"github.com/kubeflow/datacache/internal/words"
@@ -97,8 +98,9 @@ func printSpill(w io.Writer, plan *source.Plan, nodes int, memoryText string) er
 	var text strings.Builder
 	fmt.Fprintf(&text, "\nNODE\tBYTES\tIN MEMORY\tREAD AN EPOCH\n")
 	for i, run := range head.DealSplits(splits, nodes) {
-		_, bytes := total(splits[run.First:run.End])
-		stay, reads := sweep.Divide(memory, bytes)
+		rows, bytes := total(splits[run.First:run.End])
+		row := bytes / max(1, rows)
+		stay, reads := sweep.Divide(memory, bytes, row, spill.PieceOf(row))
 		fmt.Fprintf(&text, "%d\t%d\t%d\t%.0f\n", i, bytes, stay, reads*float64(bytes))
 	}
 	return printTable(w, text.String())

@@ -78,7 +78,7 @@ func (e *Early) copyIn(in *rows.Rows, pieces map[int][]rows.Run32, room int64) (
 	defer arena.Release()
 	var cuts []*rows.Chunk
 	for _, chunk := range slices.Sorted(maps.Keys(pieces)) {
-		if err := frame.Load(chunk); err != nil {
+		if err := frame.Load(chunk, pieces[chunk]); err != nil {
 			return nil, err
 		}
 		cut, err := frame.Cut(arena, pieces[chunk])

@@ -220,6 +220,15 @@ func (b *backing) ReadChunk(number int, memory []byte) error {
 	return nil
 }
 
+// ReadRanges implements rows.Backing.
+func (b *backing) ReadRanges(number int, memory []byte, ranges []rows.Range) (read int64, err error) {
+	if read, err = b.file.ReadRanges(number, memory, ranges); err != nil {
+		return int64(len(memory)), b.ReadChunk(number, memory)
+	}
+	b.load.Metrics.SpillRead.Add(float64(read))
+	return read, nil
+}
+
 // again is an output that keeps one chunk, by its number, of a split that is decoded again, and drops the others.
 type again struct {
 	backing *backing

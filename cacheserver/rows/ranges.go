@@ -1,0 +1,83 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+// readBytes is how many bytes of a chunk might be read in the time that one more read takes, with what a backing reads around a range to verify it.
+const readBytes = 80 << 10
+
+// Range is the bytes [From, To) of a chunk's memory.
+type Range struct{ From, To int64 }
+
+// read reads the current chunk, whose slab s is in the frame's memory, from its backing: only the rows of groups and what tells where they are, if
+// that costs less than to read all of it.
+func (f *Frame) read(s *slab, groups [][]Run32) error {
+	c, p, l := f.chunk, f.copier, f.rows.layout
+	memory := f.memory[:len(c.memory)]
+	runs, rows := int64(0), p.choose(groups...)
+	for _, group := range groups {
+		runs += int64(len(group))
+	}
+	if runs == 0 || runs*f.perRun+rows*(int64(len(memory))/c.rows) >= int64(len(memory)) {
+		return c.backing.ReadChunk(c.number, memory)
+	}
+	if _, err := c.backing.ReadRanges(c.number, memory, s.lists(l)); err != nil {
+		return err
+	}
+	p.measure(l.nodes, 0)
+	_, err := c.backing.ReadRanges(c.number, memory, p.values(l, s))
+	return err
+}
+
+// choose resets the copier to rows of its only source, and returns their number.
+func (p *copier) choose(groups ...[]Run32) (rows int64) {
+	p.reset()
+	for _, runs := range groups {
+		for _, q := range runs {
+			p.rows = append(p.rows, piece{start: int64(q.First), n: int32(q.Rows)})
+			rows += int64(q.Rows)
+		}
+	}
+	return rows
+}
+
+// lists returns the ranges of a slab's bitmaps and offsets, which tell where the rows' values are.
+func (s *slab) lists(l *Layout) (ranges []Range) {
+	add := func(buf int) {
+		if sp := s.spans[buf]; sp.length > 0 {
+			ranges = append(ranges, Range{sp.offset, sp.offset + sp.length})
+		}
+	}
+	for _, n := range l.nodes {
+		if n.kind != kindNull {
+			add(n.buf)
+		}
+		if n.kind == kindBool || n.kind == kindVar || n.kind == kindList {
+			add(n.buf + 1)
+		}
+	}
+	return ranges
+}
+
+// values returns the ranges of a slab that have the values of the measured rows.
+func (p *copier) values(l *Layout, s *slab) (ranges []Range) {
+	add := func(buf int, ps []piece, width int64) {
+		first := s.spans[buf].offset
+		for _, q := range ps {
+			if q.n > 0 && width > 0 {
+				ranges = append(ranges, Range{first + q.start*width, first + (q.start+int64(q.n))*width})
+			}
+		}
+	}
+	for _, n := range l.nodes {
+		switch {
+		case n.kind == kindVar:
+			add(n.buf+2, p.items[n.id], 1)
+		case n.kind == kindFixed && !n.formed():
+			add(n.buf+1, p.of[n.id], int64(n.width))
+		case n.kind == kindFixed && (n.strip == nil || n == n.strip.nodes[0]):
+			add(n.buf+1, p.of[n.id], int64(s.forms[n.id].stride))
+		}
+	}
+	return ranges
+}
