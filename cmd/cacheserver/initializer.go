@@ -47,11 +47,7 @@ It exits with 0 when all caches are ready, %d when a cache failed, %d when one w
 			if err != nil {
 				return err
 			}
-			for i, name := range reference.Names(env("STORAGE_URI")) {
-				if i < len(heads) {
-					heads[i].Dataset = reference.Dataset(name)
-				}
-			}
+			setDatasets(heads, env)
 			cfg := wait.Config{Heads: heads, Out: cmd.OutOrStdout()}
 			if gate != "ready" && gate != "counted" {
 				return fmt.Errorf(`--gate: %q, want "ready" or "counted"`, gate)
@@ -120,6 +116,19 @@ func headsOf(status, pod, addresses string) ([]wait.Head, error) {
 		}
 	}
 	return heads, nil
+}
+
+// setDatasets sets the datasets that the TrainJob reads: those that its storageUri names, or the one that its own request makes of a table.
+func setDatasets(heads []wait.Head, env command.Env) {
+	names := reference.Names(env("STORAGE_URI"))
+	for i, name := range names {
+		if i < len(heads) {
+			heads[i].Dataset = reference.Dataset(name)
+		}
+	}
+	if names == nil && env("CACHE_STATUS") == "" { // a cache without a head is one of files
+		heads[0].Dataset = reference.Derived(env(reference.DeriveVariable))
+	}
 }
 
 // positive parses a duration from a flag or its environment variable.

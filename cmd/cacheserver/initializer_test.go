@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/kubeflow/datacache/cacheserver/wait"
 )
 
 func TestHeadsOf(t *testing.T) {
@@ -32,6 +34,27 @@ func TestHeadsOf(t *testing.T) {
 			got := fmt.Sprint(of)
 			if tt.err == "" && (err != nil || got != tt.want) || tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {
 				t.Errorf("the heads are %s (%v), want %s (%q)", got, err, tt.want, tt.err)
+			}
+		})
+	}
+}
+
+// TestSetDatasets checks for which dataset of each cache the step waits.
+func TestSetDatasets(t *testing.T) {
+	const derive = `{"dataset":"tok","image":"tok:3"}`
+	for name, tt := range map[string]struct{ uri, status, derive, want string }{
+		"a table":                       {uri: "cache://web/a"},
+		"what is made of a table":       {uri: "cache://web/a", derive: derive, want: "tok"},
+		"a table of variables":          {derive: derive, want: "tok"},
+		"a DataCache":                   {uri: "datacache://web", derive: derive},
+		"a dataset of a DataCache":      {uri: "datacache://team-b/web/ids", derive: derive, want: "ids"},
+		"files, by the platform's step": {uri: "fluid+s3://b/f", status: "http://manager.svc/status/team-a/files", derive: derive},
+	} {
+		t.Run(name, func(t *testing.T) {
+			vars := map[string]string{"STORAGE_URI": tt.uri, "CACHE_STATUS": tt.status, "DERIVE": tt.derive}
+			heads := []wait.Head{{}}
+			if setDatasets(heads, func(name string) string { return vars[name] }); heads[0].Dataset != tt.want {
+				t.Errorf("it waits for %q, want %q", heads[0].Dataset, tt.want)
 			}
 		})
 	}

@@ -18,7 +18,7 @@ func TestDerives(t *testing.T) {
 	dc := with(cache(v1alpha1.StateReady, metav1.ConditionTrue, "Loaded"), v1alpha1.ConditionDerived, metav1.ConditionFalse, v1alpha1.ReasonDeriveFailed, "no tokenizer")
 	dc.Spec.Arrow = &v1alpha1.ArrowCache{Derive: &v1alpha1.Derive{Dataset: "tok"}}
 	for uri, want := range map[string]string{
-		"datacache://team/train/tok": "WAITS DataCache team/train: Ready: DeriveFailed: no tokenizer; fix: correct spec.arrow.derive; the whole log of the step: kubectl logs job/train-cache-derive",
+		"datacache://team/train/tok": "WAITS DataCache team/train: Ready: DeriveFailed: no tokenizer; fix: correct spec.arrow.derive, or make a TrainJob with a correct DERIVE; the whole log of the step: kubectl logs job/train-cache-derive",
 		"datacache://team/other/tok": "", // another cache
 		"datacache://team/train":     "", // the table
 		"datacache://team/train/raw": "", // a dataset that clients put, not the step

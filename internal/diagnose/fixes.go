@@ -28,7 +28,7 @@ var fixes = map[string]string{
 	"NameTaken":                  "delete the object that the message names, or give the TrainJob another name",
 	"Refused":                    "as the message says: a quota, a missing right, a policy or a webhook; it is tried again every 10 s",
 	"Deriving":                   "wait until the step has made the dataset; the log of its pods says more: kubectl logs job/<DataCache>-cache-derive",
-	"DeriveFailed":               "correct spec.arrow.derive; the whole log of the step: kubectl logs job/<DataCache>-cache-derive",
+	"DeriveFailed":               "correct spec.arrow.derive, or make a TrainJob with a correct DERIVE; the whole log of the step: kubectl logs job/<DataCache>-cache-derive",
 	"LoadFailed":                 "correct what the message names, then create the TrainJob anew",
 	"FluidMissing":               "install Fluid, or have its runtime's controller enabled: docs/fluid.md",
 	"FluidNotReady":              "as the message says: docs/fluid.md",

@@ -24,7 +24,7 @@ const (
 var credentialsMount = corev1.VolumeMount{Name: credentialsVolume, MountPath: wellknown.CredentialsFolder, ReadOnly: true}
 
 // credentials returns the volume with a token for each cache that the TrainJob asks for, with the certificate of its authority, as soon as
-// there is one, and with the name of the first one's dataset, if the TrainJob reads one that was put; nil if the TrainJob can't be told from others by id yet, or settings want none.
+// there is one, and with the name of the first one's dataset, if the TrainJob reads one; nil if the TrainJob can't be told from others by id yet, or settings want none.
 func credentials(parsed *request.Job, asked *request.Request, id string, settings Settings) *corev1.Volume {
 	if id == "" || settings.NoCredentials {
 		return nil
@@ -37,14 +37,14 @@ func credentials(parsed *request.Job, asked *request.Request, id string, setting
 		}})
 		authorities.Items = append(authorities.Items, corev1.KeyToPath{Key: folder, Path: folder + "/" + wellknown.AuthorityFile})
 	}
+	if asked.Dataset != "" {
+		sources = append(sources, corev1.VolumeProjection{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{
+			Path:     wellknown.OwnCredentials + "/" + wellknown.DatasetFile,
+			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['" + wellknown.AnnotationDataset + "']"},
+		}}}})
+	}
 	switch {
 	case len(asked.References) > 0:
-		if asked.References[0].Dataset != "" {
-			sources = append(sources, corev1.VolumeProjection{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{
-				Path:     wellknown.OwnCredentials + "/" + wellknown.DatasetFile,
-				FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['" + wellknown.AnnotationDataset + "']"},
-			}}}})
-		}
 		for _, use := range parsed.Uses() {
 			add(use.Folder, wellknown.Audience(use.Key.Namespace, use.Key.Name))
 		}

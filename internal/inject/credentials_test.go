@@ -74,6 +74,10 @@ func TestCredentials(t *testing.T) {
 			"own/dataset metadata.annotations['datacache.kubeflow.org/dataset'] map[datacache.kubeflow.org/dataset:tok]",
 			"own/token namespaces/team-b/datacaches/reviews/trainjobs/train 3600", ca,
 		}}},
+		"what is made of a table": {trainJob(table, location, "CACHE_SCOPE=job", `DERIVE={"dataset":"tok","image":"tok:3"}`), "torch-distributed", admitted, map[string][]string{"node": {
+			"own/dataset metadata.annotations['datacache.kubeflow.org/dataset'] map[datacache.kubeflow.org/dataset:tok]",
+			"own/token namespaces/team-a/datacaches/train/trainjobs/train 3600", ca,
+		}}},
 		"several": {trainJob("datacache://web,team-b/code"), "torch-distributed", admitted, map[string][]string{"node": {
 			"own/token namespaces/team-a/datacaches/web/trainjobs/train 3600", "4b5e57f6/token namespaces/team-a/datacaches/web/trainjobs/train 3600",
 			"1edc4afd/token namespaces/team-b/datacaches/code/trainjobs/train 3600", ca, "4b5e57f6/ca.crt train-cache-ca:4b5e57f6 true", "1edc4afd/ca.crt train-cache-ca:1edc4afd true",

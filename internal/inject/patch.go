@@ -41,8 +41,8 @@ func patchPods(job *trainer.TrainJob, parsed *request.Job, asked *request.Reques
 			pod.Volumes, pod.Containers = []corev1.Volume{*volume}, []trainer.ContainerPatch{{Name: wellknown.NodeName, VolumeMounts: []corev1.VolumeMount{credentialsMount}}}
 		}
 		template := &trainer.PodTemplatePatch{Spec: pod}
-		if volume != nil && len(asked.References) > 0 && asked.References[0].Dataset != "" { // the volume has a file of it
-			template.Metadata = &metav1.ObjectMeta{Annotations: map[string]string{wellknown.AnnotationDataset: asked.References[0].Dataset}}
+		if volume != nil && asked.Dataset != "" { // the volume has a file of it
+			template.Metadata = &metav1.ObjectMeta{Annotations: map[string]string{wellknown.AnnotationDataset: asked.Dataset}}
 		}
 		jobs = append(jobs, trainer.ReplicatedJobPatch{Name: target.Name, Template: &trainer.JobTemplatePatch{Spec: &trainer.JobSpecPatch{Template: template}}})
 	}

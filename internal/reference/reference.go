@@ -8,6 +8,7 @@ package reference
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"strings"
 )
 
@@ -34,6 +35,20 @@ func Dataset(name string) string {
 		return parts[2]
 	}
 	return ""
+}
+
+// DeriveVariable is the variable of a TrainJob with the step that makes a dataset of its cache's rows, as JSON.
+const DeriveVariable = "DERIVE"
+
+// Derived is the dataset that a step makes, by the value of DeriveVariable; "" if there is no step.
+func Derived(step string) string {
+	var s struct {
+		Dataset string `json:"dataset"`
+	}
+	if json.Unmarshal([]byte(step), &s) != nil { // admission refuses it
+		return ""
+	}
+	return s.Dataset
 }
 
 // Service is the name of the Service of a DataCache, and of the one at which a TrainJob's clients find the first or only cache that it

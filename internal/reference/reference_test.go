@@ -31,6 +31,14 @@ func TestDataset(t *testing.T) {
 	}
 }
 
+func TestDerived(t *testing.T) {
+	for step, want := range map[string]string{"": "", `{"image":"tok:3","dataset":"tok"}`: "tok", "tok": ""} {
+		if got := Derived(step); got != want {
+			t.Errorf("Derived(%q) = %q, want %q", step, got, want)
+		}
+	}
+}
+
 // TestNamedService has the names that python/tests/test_services.py expects too.
 func TestNamedService(t *testing.T) {
 	for name, want := range map[string]string{

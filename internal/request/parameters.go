@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/kubeflow/datacache/internal/reference"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
@@ -24,8 +25,8 @@ import (
 // ones are those of the Kubeflow SDK's DataCacheInitializer.
 var parameterNames = []string{
 	"METADATA_LOC", "CLUSTER_SIZE", "HEAD_CPU", "HEAD_MEM", "WORKER_CPU", "WORKER_MEM", "SPILL_LIMIT", "SPILL_STORAGE_CLASS", folderName, "IAM_ROLE",
-	"SCHEMA_NAME", "TABLE_NAME", "CATALOG_URI", "CATALOG_WAREHOUSE", "COLUMNS", "FILTER", "SNAPSHOT_ID", "TRUST_MANIFESTS", "PUTS", "CACHE_SCOPE", "IDLE_TTL", "READERS",
-	"SUSPEND_GRACE", "READINESS_INITIAL_DELAY_SECONDS", "READINESS_PERIOD_SECONDS", "READINESS_TIMEOUT_SECONDS", "READINESS_FAILURE_THRESHOLD",
+	"SCHEMA_NAME", "TABLE_NAME", "CATALOG_URI", "CATALOG_WAREHOUSE", "COLUMNS", "FILTER", "SNAPSHOT_ID", "TRUST_MANIFESTS", "PUTS", deriveName, "CACHE_SCOPE", "IDLE_TTL",
+	"READERS", "SUSPEND_GRACE", "READINESS_INITIAL_DELAY_SECONDS", "READINESS_PERIOD_SECONDS", "READINESS_TIMEOUT_SECONDS", "READINESS_FAILURE_THRESHOLD",
 }
 
 // gateNames are the gate's own variables (cacheserver initializer --help), which are passed to it unchanged.
@@ -36,6 +37,9 @@ const gateName = "GATE"
 
 // firstEpochName is the variable of the epoch whose rows are loaded first.
 const firstEpochName = "FIRST_EPOCH"
+
+// deriveName is the variable of the step that makes a dataset of the cache's rows, which the TrainJob reads in their place.
+const deriveName = reference.DeriveVariable
 
 // folderName is the variable of a folder of the machines for rows.
 const folderName = "SPILL_HOST_PATH"

@@ -15,6 +15,8 @@ type Request struct {
 	// References are the existing DataCaches that the TrainJob names, in its order; Cache is then empty. It is nil if the TrainJob names
 	// none.
 	References []Reference
+	// Dataset is that of the first or only cache which the TrainJob reads: one that it names, or that its own request makes; "" for a table.
+	Dataset string
 	// Cache is the spec of the cache to create. Only requested fields are set, the API sets the defaults; resources only have
 	// requests.
 	Cache v1alpha1.DataCacheSpec
@@ -61,5 +63,5 @@ func referenced(j *Job) (*Request, field.ErrorList) {
 	if len(s.errs) > 0 {
 		return nil, s.errs
 	}
-	return &Request{References: j.References}, nil
+	return &Request{References: j.References, Dataset: j.References[0].Dataset}, nil
 }

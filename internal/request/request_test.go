@@ -241,8 +241,19 @@ func TestParse(t *testing.T) {
 		{"reference to another namespace", trainJob("datacache://team-b/reviews"), nil,
 			&Request{References: []Reference{{Name: "team-b/reviews", Key: types.NamespacedName{Namespace: "team-b", Name: "reviews"}}}}},
 		{"a dataset", trainJob("datacache://team-b/reviews/tok_v1.2"), nil,
-			&Request{References: []Reference{{Name: "team-b/reviews/tok_v1.2", Key: types.NamespacedName{Namespace: "team-b", Name: "reviews"}, Dataset: "tok_v1.2"}}}},
+			&Request{References: []Reference{{Name: "team-b/reviews/tok_v1.2", Key: types.NamespacedName{Namespace: "team-b", Name: "reviews"}, Dataset: "tok_v1.2"}}, Dataset: "tok_v1.2"}},
 		{"puts", trainJob(table, location, "PUTS=true"), nil, plain(func(_ *Request, a *v1alpha1.ArrowCache) { a.Puts = &v1alpha1.Puts{Enabled: true} })},
+		{"a step", trainJob(table, location, `DERIVE={"dataset":"tok","image":"tok:3","command":["python3","tok.py"],"workers":4}`), nil,
+			plain(func(r *Request, a *v1alpha1.ArrowCache) {
+				a.Puts = &v1alpha1.Puts{Enabled: true}
+				a.Derive = &v1alpha1.Derive{Dataset: "tok", Image: "tok:3", Command: []string{"python3", "tok.py"}, Workers: 4}
+				r.Shared, r.Name, r.Dataset = true, "shared-4b37a67db8d20f38", "tok"
+				r.Cache.Retention = kept(time.Hour)
+			})},
+		{"the platform's step, not shared by its choice", trainJob(table, location), variables("CACHE_SCOPE=job", `DERIVE={"dataset":"tok","image":"tok:3"}`),
+			plain(func(r *Request, a *v1alpha1.ArrowCache) {
+				r.Dataset, a.Puts, a.Derive = "tok", &v1alpha1.Puts{Enabled: true}, &v1alpha1.Derive{Dataset: "tok", Image: "tok:3"}
+			})},
 		{"several references", trainJob("datacache://web,team-a/code,team-b/web", "READY_TIMEOUT=2h"), nil,
 			&Request{References: []Reference{
 				{Name: "web", Key: types.NamespacedName{Namespace: "team-a", Name: "web"}},
@@ -311,6 +322,14 @@ func TestSharedNames(t *testing.T) {
 		"a catalog":           {"": asks(table, "CATALOG_URI=https://x", filter)},
 		"its warehouse":       {"": asks(table, "CATALOG_URI=https://x", "CATALOG_WAREHOUSE=w", filter)},
 		"another catalog":     {"": asks(table, "CATALOG_URI=https://y", filter)},
+		"a step": {
+			"":      asks(table, location, filter, `DERIVE={"dataset":"tok","image":"tok:3","command":["python3","tok.py"]}`),
+			"sizes": asks(table, location, filter, `DERIVE={"image":"tok:3","dataset":"tok","command":["python3","tok.py"],"workers":9,"resources":{"requests":{"cpu":"2"}}}`),
+		},
+		"another dataset": {"": asks(table, location, filter, `DERIVE={"dataset":"tok2","image":"tok:3","command":["python3","tok.py"]}`)},
+		"another image":   {"": asks(table, location, filter, `DERIVE={"dataset":"tok","image":"tok:4","command":["python3","tok.py"]}`)},
+		"another command": {"": asks(table, location, filter, `DERIVE={"dataset":"tok","image":"tok:3","command":["python3","tok2.py"]}`)},
+		"a variable":      {"": asks(table, location, filter, `DERIVE={"dataset":"tok","image":"tok:3","command":["python3","tok.py"],"env":[{"name":"LENGTH","value":"9"}]}`)},
 	}
 	byHand := stored(t, moment("2026-01-01T00:00:00Z").Cache.Arrow) // as a user of kubectl might write it
 	byHand.Snapshot.AsOf = new("2026-01-01T01:00:00.0+01:00")

@@ -17,7 +17,7 @@ import (
 )
 
 // SameRows reports whether two caches hold the same rows and columns: the same table, source, snapshot, columns in order, and
-// equivalent filters. Sizes and credentials don't matter.
+// equivalent filters, and the same dataset made of them by the same image and command. Sizes and credentials don't matter.
 func SameRows(a, b *v1alpha1.ArrowCache) bool { return canonicalRows(a) == canonicalRows(b) }
 
 // sharedName is the name of the cache shared by the TrainJobs of a namespace that request the same rows, as SameRows compares them, and say the
@@ -27,11 +27,14 @@ func sharedName(arrow *v1alpha1.ArrowCache, readers v1alpha1.Readers) string {
 	return "shared-" + hex.EncodeToString(sum[:8])
 }
 
-// canonicalRows encodes in a canonical form which rows and columns a cache holds: the fields of the API whose tag isn't rows:"no". It is
-// the same for a request and for the object that the API server stores.
+// canonicalRows encodes in a canonical form which rows and columns a cache holds: the fields of the API whose tag isn't rows:"no", and what is made
+// of them. It is the same for a request and for the object that the API server stores.
 func canonicalRows(arrow *v1alpha1.ArrowCache) string {
 	rows := arrow.DeepCopy()
 	clearOthers(reflect.ValueOf(rows).Elem())
+	if step := arrow.Derive; step != nil { // its sizes don't matter either
+		rows.Derive = &v1alpha1.Derive{Dataset: step.Dataset, Image: step.Image, Command: step.Command, Env: step.Env}
+	}
 	if canonical, err := syntax.Canonical(ptr.Deref(rows.Filter, "")); err == nil { // a filter that can't be parsed is compared literally
 		rows.Filter = nilIfEmpty(canonical)
 	}

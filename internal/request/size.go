@@ -193,11 +193,14 @@ func (s *spec) readiness() *v1alpha1.Readiness {
 	return &timings
 }
 
-// lifetime parses whether other TrainJobs may share the cache, and how long it is kept after the last one.
+// lifetime parses whether other TrainJobs may share the cache, and how long it is kept after the last one. What a step makes is shared unless the
+// TrainJob or its runtime says otherwise: it is made once for all trials of a sweep.
 func (s *spec) lifetime() (shared bool, idle time.Duration) {
 	scope, _ := s.lookup("CACHE_SCOPE")
 	switch scope.value {
-	case "", "job":
+	case "":
+		_, shared = s.lookup(deriveName)
+	case "job":
 	case "namespace":
 		shared = true
 	default:

@@ -5,6 +5,8 @@ package request
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"math"
 	"regexp"
 	"strconv"
@@ -27,6 +29,9 @@ const (
 	maxColumn    = 256
 	maxFilter    = 16384
 	maxRef       = 256
+	maxWorkers   = 1000
+	maxImage     = 1024
+	maxCommand   = 64
 )
 
 var catalogForm = regexp.MustCompile(`^https?://.+$`)
@@ -54,6 +59,9 @@ func (s *spec) arrow(step Step) (*Request, field.ErrorList) {
 	}
 	arrow.Head.Template, arrow.DataNode.Template = step.template(headContainer), step.template(nodeContainer)
 	request := &Request{Cache: v1alpha1.DataCacheSpec{Arrow: &arrow, Credentials: credentials}, Shared: shared}
+	if arrow.Derive != nil {
+		request.Dataset = arrow.Derive.Dataset
+	}
 	request.Cache.Access.Readers = readers
 	request.Cache.Retention.SuspendGrace = grace
 	if shared {
@@ -196,6 +204,16 @@ func (s *spec) selection(arrow *v1alpha1.ArrowCache) {
 		}
 		arrow.Puts = &v1alpha1.Puts{Enabled: p.value == "true"}
 	}
+	if p, ok := s.lookup(deriveName); ok {
+		step, reason := parseStep(p.value)
+		if reason != "" {
+			s.refuse(p, "%s", reason)
+		}
+		if puts, ok := s.lookup("PUTS"); ok && puts.own && puts.value == "false" {
+			s.refuse(puts, "contradicts %s, which puts a dataset into the cache: leave one of them out", deriveName)
+		}
+		arrow.Puts, arrow.Derive = &v1alpha1.Puts{Enabled: true}, step
+	}
 	p, ok := s.lookup("FILTER")
 	if !ok || strings.TrimSpace(p.value) == "" {
 		return
@@ -207,6 +225,29 @@ func (s *spec) selection(arrow *v1alpha1.ArrowCache) {
 		s.refuse(p, "has %d characters, at most %d are allowed", runes(p.value), maxFilter)
 	}
 	arrow.Filter = &p.value
+}
+
+// parseStep parses spec.arrow.derive of a DataCache, as JSON; a non-empty string is the reason why it is invalid.
+func parseStep(text string) (*v1alpha1.Derive, string) {
+	step, decoder := &v1alpha1.Derive{}, json.NewDecoder(strings.NewReader(text))
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(step)
+	switch {
+	case err == nil && decoder.More():
+		err = errors.New("there is more behind it")
+		fallthrough
+	case err != nil:
+		return nil, fmt.Sprintf(`must be spec.arrow.derive of a DataCache as one JSON object, such as {"dataset":"tok","image":"registry.example.com/tok:3","command":["python3","tok.py"],"workers":4}: %v`, err)
+	case !datasetName.MatchString(step.Dataset):
+		return nil, fmt.Sprintf("dataset is %q: it must be the name of what the step makes, 1 to 63 letters, digits, '.', '_' or '-', a letter or digit first", step.Dataset)
+	case step.Image == "" || runes(step.Image) > maxImage:
+		return nil, fmt.Sprintf("image is %q: it must be that of the step, with Python and kubeflow_datacache, of at most %d characters", step.Image, maxImage)
+	case len(step.Command) > maxCommand || len(step.Env) > maxVariables:
+		return nil, fmt.Sprintf("command has %d parts and env %d variables: at most %d and %d are allowed", len(step.Command), len(step.Env), maxCommand, maxVariables)
+	case step.Workers < 0 || step.Workers > maxWorkers:
+		return nil, fmt.Sprintf("workers is %d: it must be from 1 to %d", step.Workers, maxWorkers)
+	}
+	return step, ""
 }
 
 // versionName is the query parameter that selects a version of a Delta table.

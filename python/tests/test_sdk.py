@@ -3,11 +3,16 @@
 """The real Kubeflow SDK posts a TrainJob with our initializer, here to a fake API server (a real one in
 test/controlplane)."""
 
+import contextlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("kubeflow.trainer", reason="runs in the training environment: make test-loader")
@@ -16,7 +21,9 @@ from api_server import RUNTIME, trainer_client
 from kubeflow.trainer import CustomTrainerContainer, Initializer, TrainerClient
 from kubeflow.trainer.options import Name
 
-from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, FluidDatasetInitializer, cache_logs
+import kubeflow_datacache
+from kubeflow_datacache import DataCache, put
+from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, Derive, FluidDatasetInitializer, cache_logs
 
 _GOLDEN = Path(__file__).parent / "golden" / "sdk_trainjob.json"
 
@@ -117,6 +124,84 @@ def test_a_delta_table(posted: tuple[TrainerClient, list[dict[str, Any]]]) -> No
     assert _sent(bodies) == ("cache+delta+s3://bucket/events", {"CLUSTER_SIZE": "3", "SNAPSHOT_ID": "0"})
 
 
+def shout(batch: pa.RecordBatch, sign: str = "!") -> pa.Table:
+    import pyarrow as pa
+
+    print(f"made {batch.num_rows}\n", end="")  # in one write: threads share the pipe
+    return pa.table({"text": [f"{text}{sign}$(HOME)$" for text in batch["content"].to_pylist()]})
+
+
+def of_its_module(batch: pa.RecordBatch) -> pa.Table:
+    def inner(text: str) -> list[str]:
+        return json.loads(text, object_hook=batch.path)  # an attribute that has the name of a module's is none of them
+
+    return [inner(text) for text in batch["content"].to_pylist()]
+
+
+path = "of an attribute's name"
+
+
+def test_a_function_is_sent_as_a_step(posted: tuple[TrainerClient, list[dict[str, Any]]], server: Path) -> None:
+    client, bodies = posted
+    step = Derive(
+        dataset="loud", image="tok:3", fn=shout, columns=["content"], parameters={"sign": "?"}, parts=2,
+        env={"A": "b"}, workers=2, memory="8Gi",
+    )  # fmt: skip
+    client.train(
+        runtime=RUNTIME,
+        initializer=Initializer(dataset=ArrowCacheDatasetInitializer(**_TABLE, derive=step)),
+        trainer=CustomTrainerContainer(image="trainer:1"),
+    )
+    _, sent = _sent(bodies)
+    made = json.loads(sent["DERIVE"])
+    assert "CACHE_SCOPE" not in sent
+    *python, script = made.pop("command")
+    assert python == ["python3", "-c"]
+    assert made == {
+        "dataset": "loud",
+        "image": "tok:3",
+        "env": [{"name": "A", "value": "b"}],
+        "workers": 2,
+        "resources": {"requests": {"memory": "8Gi"}},
+    }
+    with DataCache.local(puts=True, progress=False, program=server) as cache:
+        put(cache, "table", pa.table({"content": ["a", "b", "c"]}))
+        script = script.replace("$$", "$").replace("from_env()", f"({cache.endpoint!r}, dataset='table')")
+        script = script.replace("DataCache.(", "DataCache(")
+        env = {**os.environ, "PYTHONPATH": str(Path(kubeflow_datacache.__file__).parents[1])}
+        said = [
+            subprocess.check_output([sys.executable, "-c", script], env=env, text=True).splitlines() for _ in range(2)
+        ]
+        assert (sorted(said[0][:-1]), said[0][-1]) == (["made 1", "made 2", "made 3"], "dataset loud has 3 rows")
+        assert said[1] == ["dataset loud was there"]
+        with DataCache(cache.endpoint, dataset="loud") as loud, contextlib.closing(loud.table()) as table:
+            assert table[:]["text"].to_pylist() == ["a?$(HOME)$", "b?$(HOME)$", "c?$(HOME)$"]
+
+
+def test_a_command_is_sent_as_a_step() -> None:
+    step = ArrowCacheDatasetInitializer(**_TABLE, derive=Derive(dataset="tok", image="i", command=["tok", "--fast"]))
+    assert json.loads(step.derive or "")["command"] == ["tok", "--fast"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"fn": shout, "command": ["a"]}, ["fn", "command", "leave one"]),
+        ({"columns": ["content"]}, ["without fn"]),
+        ({"fn": of_its_module}, ["fn uses json from around it", "inside of of_its_module"]),
+        ({"fn": lambda batch: batch}, ["<lambda>", "defined by def"]),
+        ({"fn": len}, ["len", "source text"]),
+        ({"fn": shout, "parameters": {"sign": {1}}}, ["parameters", "set"]),
+        ({"cpu": 4}, ["cpu", "'4'"]),
+    ],
+    ids=lambda value: "" if isinstance(value, list) else "-".join(value),
+)
+def test_steps_that_can_not_be_sent(given: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises((TypeError, ValueError)) as refused:
+        Derive(dataset="tok", image="tok:3", **given)
+    assert all(word in str(refused.value) for word in words)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -141,6 +226,10 @@ def test_a_delta_table(posted: tuple[TrainerClient, list[dict[str, Any]]]) -> No
         ({**_TABLE, "catalog_uri": "https://c"}, ["metadata_loc", "catalog_uri"]),
         ({**_TABLE, "head_cpu": 2}, ["head_cpu", "'2'"]),
         ({"storage_uri": "datacache://reviews", "cluster_size": 3}, ["datacache://reviews", "leave"]),
+        (
+            {"storage_uri": "datacache://reviews", "derive": Derive(dataset="tok", image="i")},
+            ["datacache://reviews", "leave derive out"],
+        ),
         ({"storage_uri": "datacache://reviews", "filter": "a = 1"}, ["datacache://reviews", "filter"]),
     ],
     ids=lambda value: "" if isinstance(value, list) else "-".join(value),

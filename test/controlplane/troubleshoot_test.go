@@ -49,6 +49,7 @@ var rejections = map[string]string{
 	"`HEAD_MEM ... must be at least`":                                                 "internal/request/refuse_test.go TestParseRefuses",
 	"`numNodes: ... ranks, each of which reads from at least`":                        "internal/request/refuse_test.go TestParseRefuses",
 	"`FILTER ... does not parse`":                                                     "test/controlplane/refuse_test.go TestRefusals",
+	"`DERIVE ... must be spec.arrow.derive of a DataCache`":                           "internal/request/refuse_test.go TestParseRefuses",
 	"`METADATA_LOC must be set`":                                                      "internal/request/refuse_test.go TestParseRefuses",
 	"`metadata.name: ... at most 33`":                                                 "test/controlplane/refuse_test.go TestNamesThatAreTooLong",
 	"`SPILL_LIMIT ... must be at least`":                                              "internal/request/refuse_test.go TestParseRefuses",

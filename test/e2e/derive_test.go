@@ -5,6 +5,8 @@ package e2e
 
 import (
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -56,7 +58,7 @@ func TestDeriveOnceForASweep(t *testing.T) {
 
 	changes(t, dc, func() { dc.Spec.Arrow.Derive.Command[2] = tokenise })
 	derived(t, dc, metav1.ConditionTrue, v1alpha1.ReasonDerived, fmt.Sprintf("dataset tok has %d rows", reviews.Rows))
-	if got, want := tokenised(t, ns), reviews.Rows+2*8; got != want { // eight rows tell each of two pods the columns
+	if got, want := tokenised(t, dc), reviews.Rows+2*8; got != want { // eight rows tell each of two pods the columns
 		t.Errorf("the step tokenised %d rows, want each of %d once and 8 in each pod", got, reviews.Rows)
 	}
 	runs := []*run{first}
@@ -71,12 +73,52 @@ func TestDeriveOnceForASweep(t *testing.T) {
 	changes(t, dc, func() { dc.Annotations = map[string]string{"datacache.kubeflow.org/retry": "1"} })
 	derived(t, dc, metav1.ConditionFalse, v1alpha1.ReasonDeriving, "")
 	derived(t, dc, metav1.ConditionTrue, v1alpha1.ReasonDerived, "dataset tok")
-	if got := tokenised(t, ns); got != 0 {
+	if got := tokenised(t, dc); got != 0 {
 		t.Errorf("a step whose dataset is there tokenised %d rows", got)
 	}
 	changes(t, dc, func() { dc.Spec.Arrow.Derive = nil })
 	cluster.Vanish(t, &batchv1.Job{}, ns, dc.Name+"-cache-derive")
 }
+
+// TestDeriveArgument runs a sweep whose TrainJobs say by the SDK what to make of a table: the first one has it made by two pods before it trains,
+// and the second one, of other sizes, reads it from the same cache and has nothing made.
+func TestDeriveArgument(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t)
+	trialOf := func(i int) job {
+		j := trial(t, i)
+		delete(j.Dataset, "cache_scope") // that of what is made is the namespace
+		j.Dataset["derive"] = map[string]any{
+			"dataset": "tok", "image": trainerImage, "fn": "tokens", "columns": []string{"id", "content"}, "parameters": map[string]any{"sign": "$(HOME)"},
+			"parts": 8, "workers": 2 + 5*i,
+		}
+		return j
+	}
+	made := ""
+	for i := range 2 {
+		r := train(t, ns, trialOf(i))
+		r.ends(t, trainer.TrainJobComplete)
+		readOnce(t, r, r.look(t), 1, reviews.Rows)
+		var caches v1alpha1.DataCacheList
+		if err := cluster.Client.List(t.Context(), &caches, client.InNamespace(ns)); err != nil || len(caches.Items) != 1 {
+			t.Fatalf("there are %d DataCaches (%v), want 1", len(caches.Items), err)
+		}
+		dc := &caches.Items[0]
+		derived(t, dc, metav1.ConditionTrue, v1alpha1.ReasonDerived, fmt.Sprintf("dataset tok has %d rows", reviews.Rows))
+		if got, want := tokenised(t, dc), reviews.Rows+2*8; got != want {
+			t.Errorf("after TrainJob %d, %d rows were tokenised, want each of %d once and 8 in each pod", i, got, reviews.Rows)
+		}
+		step := &batchv1.Job{}
+		if err := cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: dc.Name + "-cache-derive"}, step); err != nil {
+			t.Fatal(err)
+		}
+		if made += string(step.UID); i == 1 && made != strings.Repeat(string(step.UID), 2) {
+			t.Errorf("the second TrainJob had the step run again: %s", made)
+		}
+	}
+}
+
+var tokenisedRows = regexp.MustCompile(`tokenised ([0-9]+) rows`)
 
 // changes changes a DataCache.
 func changes(t *testing.T, dc *v1alpha1.DataCache, change func()) {
@@ -105,22 +147,24 @@ func derived(t *testing.T, dc *v1alpha1.DataCache, status metav1.ConditionStatus
 	})
 }
 
-// tokenised returns how many rows the pods of the step say that they tokenised.
-func tokenised(t *testing.T, ns string) (rows int) {
+// tokenised returns how many rows the pods of the step of a DataCache say that they tokenised.
+func tokenised(t *testing.T, dc *v1alpha1.DataCache) (rows int) {
 	t.Helper()
 	var pods corev1.PodList
-	if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(ns), client.MatchingLabels{"datacache.kubeflow.org/step-of": "shared"}); err != nil {
+	if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(dc.Namespace), client.MatchingLabels{"datacache.kubeflow.org/step-of": dc.Name}); err != nil {
 		t.Fatal(err)
 	}
 	if len(pods.Items) != 2 {
 		t.Fatalf("the step has %d pods, want 2", len(pods.Items))
 	}
 	for i := range pods.Items {
-		n, log := 0, writes(t, &pods.Items[i], "tokenised ")
-		if _, err := fmt.Sscanf(log[strings.Index(log, "tokenised "):], "tokenised %d rows", &n); err != nil {
-			t.Fatalf("%v: %s", err, log)
+		for _, said := range tokenisedRows.FindAllStringSubmatch(writes(t, &pods.Items[i], "tokenised "), -1) {
+			n, err := strconv.Atoi(said[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows += n
 		}
-		rows += n
 	}
 	return rows
 }

@@ -21,10 +21,20 @@ from typing import Any
 import bert
 import functions
 from kubeflow.common.types import KubernetesBackendConfig
-from kubeflow.trainer import CustomTrainer, DataCacheInitializer, Initializer, TrainerClient
+from kubeflow.trainer import (
+    CustomTrainer,
+    DataCacheInitializer,
+    Initializer,
+    TrainerClient,
+)
 from kubeflow.trainer.options import Annotations, Name
 
-from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, FluidDatasetInitializer, cache_status
+from kubeflow_datacache.sdk import (
+    ArrowCacheDatasetInitializer,
+    Derive,
+    FluidDatasetInitializer,
+    cache_status,
+)
 
 INITIALIZERS = {
     "DataCacheInitializer": DataCacheInitializer,
@@ -35,6 +45,8 @@ INITIALIZERS = {
 
 def train(client: TrainerClient, job: dict[str, Any]) -> dict[str, Any]:
     """Create a TrainJob; return its name, or the error message if it is rejected."""
+    if derive := job["dataset"].get("derive"):
+        job["dataset"]["derive"] = Derive(**{**derive, "fn": getattr(functions, derive["fn"])})
     dataset = INITIALIZERS[job["initializer"]](**job["dataset"])
     trainer = CustomTrainer(
         func=getattr(bert, job["func"], None) or getattr(functions, job["func"]),
@@ -48,7 +60,10 @@ def train(client: TrainerClient, job: dict[str, Any]) -> dict[str, Any]:
         options.append(bert.volumes(job["volumes"]))
     try:
         name = client.train(
-            runtime=job["runtime"], initializer=Initializer(dataset=dataset), trainer=trainer, options=options
+            runtime=job["runtime"],
+            initializer=Initializer(dataset=dataset),
+            trainer=trainer,
+            options=options,
         )
     except RuntimeError as e:
         return {"refused": f"{e}: {e.__cause__}"}
@@ -74,7 +89,10 @@ def look(client: TrainerClient, name: str) -> dict[str, Any]:
 
 def main() -> None:
     """Answer calls until the end of input."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # keeps prints of libraries out of the answers
+    answers, sys.stdout = (
+        sys.stdout,
+        sys.stderr,
+    )  # keeps prints of libraries out of the answers
     for line in sys.stdin:
         verb, namespace, argument = json.loads(line)
         backend = KubernetesBackendConfig(namespace=namespace, config_file=os.environ["KUBECONFIG"])

@@ -24,8 +24,16 @@ Files instead of a table, mounted into every container:
 from kubeflow_datacache.extras import needs
 
 with needs("sdk", "kubeflow_datacache.sdk"):
+    from kubeflow_datacache.sdk.derive import Derive
     from kubeflow_datacache.sdk.fluid import FluidDatasetInitializer
     from kubeflow_datacache.sdk.initializer import ArrowCacheDatasetInitializer
     from kubeflow_datacache.sdk.status import CacheStatus, cache_logs, cache_status
 
-__all__ = ["ArrowCacheDatasetInitializer", "CacheStatus", "FluidDatasetInitializer", "cache_logs", "cache_status"]
+__all__ = [
+    "ArrowCacheDatasetInitializer",
+    "CacheStatus",
+    "Derive",
+    "FluidDatasetInitializer",
+    "cache_logs",
+    "cache_status",
+]

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from kubeflow.trainer import DataCacheInitializer
 
+from kubeflow_datacache.sdk.derive import Derive
 from kubeflow_datacache.sdk.quantity import quantity
 
 
@@ -39,7 +40,9 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
             planned.
         catalog_uri: an Iceberg REST catalog with the table, instead of metadata_loc.
         catalog_warehouse: the warehouse in that catalog.
-        cache_scope: "job" (the default), or "namespace" to share one cache among TrainJobs that request the same rows.
+        derive: a dataset to make of the rows once, such as their tokens, which TrainJobs then read in their place.
+        cache_scope: "job", or "namespace" to share one cache among TrainJobs that request the same rows. The default is
+            "job", and "namespace" with derive.
         idle_ttl: how long to keep a shared cache after its last user, such as "30m" or "10h".
         ready_timeout: how long the TrainJob waits for its cache, such as "2h".
         head_cpu: CPU of the head, a Kubernetes quantity such as "1".
@@ -58,6 +61,7 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
     snapshot_id: str | None
     catalog_uri: str | None
     catalog_warehouse: str | None
+    derive: str | None
     cache_scope: str | None
     idle_ttl: str | None
     ready_timeout: str | None
@@ -76,6 +80,7 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         snapshot_id: int | str | None = None,
         catalog_uri: str | None = None,
         catalog_warehouse: str | None = None,
+        derive: Derive | None = None,
         cache_scope: str | None = None,
         idle_ttl: str | None = None,
         ready_timeout: str | None = None,
@@ -90,6 +95,7 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         self.filter = filter
         self.snapshot_id = None if snapshot_id is None else str(snapshot_id)
         self.catalog_uri, self.catalog_warehouse = catalog_uri, catalog_warehouse
+        self.derive = None if derive is None else derive.variable()
         self.cache_scope, self.idle_ttl, self.ready_timeout = cache_scope, idle_ttl, ready_timeout
         self.head_cpu, self.head_mem = quantity("head_cpu", head_cpu), quantity("head_mem", head_mem)
         self.worker_cpu, self.worker_mem = quantity("worker_cpu", worker_cpu), quantity("worker_mem", worker_mem)
