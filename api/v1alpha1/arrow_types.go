@@ -159,6 +159,12 @@ type Puts struct {
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('16Mi')) >= 0",message="limit must be at least 16Mi: it counts bytes, such as 16Gi"
 	Limit *resource.Quantity `json:"limit,omitempty"`
 
+	// limitPerWriter is how much of that memory of each data node what one writer has put may take, such as 4Gi. A writer is a ServiceAccount, as in
+	// writers, or a user; with access.readers: Anyone, all clients without a token are one. Unset: all of it.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('16Mi')) >= 0",message="limitPerWriter must be at least 16Mi: it counts bytes, such as 4Gi"
+	LimitPerWriter *resource.Quantity `json:"limitPerWriter,omitempty"`
+
 	// keep is where rows are kept unless the client that puts them says so: Memory: in memory only; Disk: in files of spill, too; Replica: on two
 	// data nodes. Unset: Disk if spill is set, else Memory.
 	// +optional
@@ -190,7 +196,7 @@ func (p *Puts) OfPods() *Puts {
 	if p == nil {
 		return nil
 	}
-	return &Puts{Enabled: p.Enabled, Limit: p.Limit, Keep: p.Keep}
+	return &Puts{Enabled: p.Enabled, Limit: p.Limit, LimitPerWriter: p.LimitPerWriter, Keep: p.Keep}
 }
 
 // MayPut reports whether clients may put datasets.

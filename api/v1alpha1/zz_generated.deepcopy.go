@@ -672,6 +672,11 @@ func (in *Puts) DeepCopyInto(out *Puts) {
 		x := (*in).DeepCopy()
 		*out = &x
 	}
+	if in.LimitPerWriter != nil {
+		in, out := &in.LimitPerWriter, &out.LimitPerWriter
+		x := (*in).DeepCopy()
+		*out = &x
+	}
 	if in.Writers != nil {
 		in, out := &in.Writers, &out.Writers
 		*out = make([]string, len(*in))

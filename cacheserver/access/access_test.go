@@ -209,27 +209,31 @@ func TestWriter(t *testing.T) {
 	for name, test := range map[string]struct {
 		changes map[string]any
 		headers []string
+		who     string
 		code    codes.Code
 		says    string
 	}{
-		"who may read":            {headers: []string{"Bearer static-secret"}},
+		"who may read":            {headers: []string{"Bearer static-secret"}, who: "ops/alice"},
 		"nobody":                  {changes: map[string]any{"writers": []string{}}, headers: []string{token("team-a", "default")}, code: codes.PermissionDenied},
-		"of a namespace":          {changes: map[string]any{"writers": only}, headers: []string{token("team-a", "default")}},
-		"an account":              {changes: map[string]any{"writers": only}, headers: []string{token("team-b", "etl")}},
+		"of a namespace":          {changes: map[string]any{"writers": only}, headers: []string{token("team-a", "default")}, who: "team-a/default"},
+		"of a job":                {headers: []string{"Bearer " + in.sign(t, account("team-a", "default", reviews+"/trainjobs/train"))}, who: "team-a/default"},
+		"a user":                  {headers: []string{user}, who: "oidc:team-a/default"},
+		"an account":              {changes: map[string]any{"writers": only}, headers: []string{token("team-b", "etl")}, who: "team-b/etl"},
 		"another account":         {changes: map[string]any{"writers": only}, headers: []string{"Bearer static-secret"}, code: codes.PermissionDenied, says: "ops/alice may read this cache and not put datasets: ask its owner for spec.arrow.puts.writers"},
 		"a user of the same name": {changes: map[string]any{"writers": only}, headers: []string{user}, code: codes.PermissionDenied, says: "team-a/default may read"},
 		"no reader":               {changes: map[string]any{"writers": []string{"team-c/*"}}, headers: []string{token("team-c", "default")}, code: codes.PermissionDenied, says: "may not read this cache"},
 		"anyone":                  {changes: map[string]any{"readers": "Anyone"}},
 		"anyone reads":            {changes: map[string]any{"readers": "Anyone", "writers": only}, code: codes.Unauthenticated, says: "only known writers"},
-		"anyone reads, he writes": {changes: map[string]any{"readers": "Anyone", "writers": only}, headers: []string{token("team-a", "default")}},
+		"anyone reads, he writes": {changes: map[string]any{"readers": "Anyone", "writers": only}, headers: []string{token("team-a", "default")}, who: "team-a/default"},
 	} {
 		g, _ := guarded(t, document(t, in, sso, test.changes))
-		if err := g.Writer(calls(t, test.headers...)); status.Code(err) != test.code || !strings.Contains(status.Convert(err).Message(), test.says) {
-			t.Errorf("%s: %v, want %v: %s", name, err, test.code, test.says)
+		who, err := g.Writer(calls(t, test.headers...))
+		if who != test.who || status.Code(err) != test.code || !strings.Contains(status.Convert(err).Message(), test.says) {
+			t.Errorf("%s: %q, %v, want %q, %v: %s", name, who, err, test.who, test.code, test.says)
 		}
 	}
-	if err := (*Guard)(nil).Writer(t.Context()); err != nil {
-		t.Errorf("without rules: %v", err)
+	if who, err := (*Guard)(nil).Writer(t.Context()); who != "" || err != nil {
+		t.Errorf("without rules: %q, %v", who, err)
 	}
 }
 

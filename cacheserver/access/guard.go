@@ -152,18 +152,22 @@ func (g *Guard) Reader(ctx context.Context) (*identity.Identity, error) {
 	return who, nil
 }
 
-// Writer returns why the caller of a head may not put, replace and drop datasets, as a gRPC status.
-func (g *Guard) Writer(ctx context.Context) error {
+// Writer returns the name of the caller of a head, "" if that is not known: NAMESPACE/ACCOUNT, or oidc:SUBJECT. The error is a gRPC status: the
+// caller may not put, replace and drop datasets.
+func (g *Guard) Writer(ctx context.Context) (string, error) {
 	who, err := g.Reader(ctx)
 	if g == nil || err != nil {
-		return err
+		return "", err
 	}
 	if err := g.file.Get().mayWrite(who); err != nil {
 		err = g.statusOf(err)
 		g.denied(ctx, who, err)
-		return err
+		return "", err
 	}
-	return nil
+	if who == nil {
+		return "", nil
+	}
+	return identity.Identity{Namespace: who.Namespace, Account: who.Account}.Name(), nil
 }
 
 // reader returns who makes a call, also if it may not read.

@@ -89,7 +89,7 @@ func (p *putDatasets) Nodes() []puts.Node {
 	nodes := make([]puts.Node, len(p.cluster.members))
 	for i := range nodes {
 		m := &p.cluster.members[i]
-		nodes[i] = puts.Node{Address: m.address, Disk: m.disk, Memory: m.vitals.Memory, Puts: m.vitals.Puts}
+		nodes[i] = puts.Node{Address: m.address, Disk: m.disk, Memory: m.vitals.Memory, Puts: m.vitals.Puts, Writer: m.vitals.Writer}
 	}
 	return nodes
 }

@@ -309,7 +309,7 @@ const vitalsEvery = peer.HeartbeatEvery * 3 / 2
 // vitals returns what the head shows of this node.
 func (n *Node) vitals() *peer.Vitals {
 	s := n.status()
-	v := &peer.Vitals{Memory: s.Memory, Puts: memoryOf(n.cfg.PutBudget), Spill: s.Spill}
+	v := &peer.Vitals{Memory: s.Memory, Puts: memoryOf(n.cfg.PutBudget), Writer: n.cfg.PutBudget.EachLimit(), Spill: s.Spill}
 	v.Total, v.Readers = n.server.Traffic(protocol.MaxReaders)
 	return v
 }

@@ -31,7 +31,9 @@ type Budget struct {
 	left     int64 // bytes of the limit that LimitHeap left to the Go heap, besides heap; negative: it was not called
 
 	whole *Budget // the budget that this one is a part of; nil: none
-	raise string  // how to get more, for errors; "": as of the memory limit
+	each  int64   // limit of what one owner has of it, see Of; 0: none
+	of    map[string]*Budget
+	raise string // how to get more, for errors; "": as of the memory limit
 }
 
 // evictor frees up to n bytes of what it can free at once, which it has counted in evictable.
@@ -46,6 +48,29 @@ func NewBudget(limit int64) *Budget {
 // to get more. Memory that arenas of the part can drop is dropped for reservations in the part, and not for others.
 func (b *Budget) Part(limit int64, raise string) *Budget {
 	return &Budget{limit: limit, left: -1, whole: b, raise: raise}
+}
+
+// Each limits what Of returns to so many bytes of an owner. It must be called before the budget is used.
+func (b *Budget) Each(limit int64) *Budget {
+	b.each, b.of = limit, map[string]*Budget{}
+	return b
+}
+
+// EachLimit is the limit of one owner, 0 if there is none.
+func (b *Budget) EachLimit() int64 { return b.each }
+
+// Of returns the part that an owner has of the budget, always the same one; the budget itself if owners have no limit. The first caller says how
+// this owner gets more.
+func (b *Budget) Of(owner, raise string) *Budget {
+	if b.each == 0 {
+		return b
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.of[owner] == nil {
+		b.of[owner] = b.Part(b.each, raise)
+	}
+	return b.of[owner]
 }
 
 // Keep sets n bytes aside for clients, which Reserve then leaves free. It must be called before the budget is used.

@@ -246,3 +246,41 @@ func TestRanges(t *testing.T) {
 		}
 	}
 }
+
+func TestUsedByAWriter(t *testing.T) {
+	c := joined(t, 2)
+	for i, writer := range []string{"team-a/etl", "team-a/etl", "", "team-b/etl"} {
+		of := spec(fmt.Sprintf("put-%d", i), fmt.Sprint("d", i), protocol.PutCreate, 4, 2)
+		of.Writer = writer
+		begin(t, c, of)
+		stageAll(t, c, of.ID, part(0, 10), part(2, 20))
+	}
+	stageAll(t, c, "put-0", part(2, 30))
+	used := func(what string, want int64) {
+		t.Helper()
+		if got := Used(c, "team-a/etl"); got != 8*want {
+			t.Errorf("%s: %d bytes, want those of %d rows", what, got, want)
+		}
+	}
+	used("staged, one part twice", 90)
+	publishAll(t, c, "put-0", nil)
+	used("published, without the other attempt", 70)
+	again := New(2)
+	for node := range 2 {
+		again.Join(node)
+		of := c.puts["put-0"].Put
+		report := peer.Staged{Put: &of, ID: of.ID, Parts: []protocol.PutPart{part(2*node, 10)}}
+		if err := again.Staged(node, report, start); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := Used(again, "team-a/etl"); got != 8*20 {
+		t.Errorf("a head that has restarted counts %d bytes, want 160", got)
+	}
+	if err := c.Drop("d0"); err != nil {
+		t.Fatal(err)
+	}
+	used("dropped", 30)
+	c.Tick(start.Add(usualTTL + time.Second))
+	used("given up", 0)
+}

@@ -171,6 +171,16 @@ func (p *put) staged() (bytes int64) {
 	return bytes
 }
 
+// Used is the number of bytes that data nodes have of a writer's puts and datasets, with copies.
+func Used(c *Catalog, writer string) (bytes int64) {
+	for _, p := range c.puts {
+		if p.Writer == writer && p.state != failed {
+			bytes += p.staged()
+		}
+	}
+	return bytes
+}
+
 // has reports whether a part was staged with these rows.
 func (p *put) has(part protocol.PutPart) bool {
 	return contains(p.parts[part.Part], part) || contains(p.copies[part.Part], part)

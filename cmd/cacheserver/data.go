@@ -23,7 +23,7 @@ import (
 )
 
 // dataFlags configure what data nodes have for rows and clients, and how jobs share it.
-type dataFlags struct{ memory, filters, sharing, spillDir, spillLimit, puts string }
+type dataFlags struct{ memory, filters, sharing, spillDir, spillLimit, puts, writer string }
 
 // sharingPoll is how often the file is read.
 const sharingPoll = 5 * time.Second
@@ -39,6 +39,8 @@ func (f *dataFlags) register(flags *pflag.FlagSet, env command.Env) {
 		"how much of that disk the rows of a data node may take: bytes, a quantity such as 200Gi, or a share of the disk (env SPILL_LIMIT)")
 	flags.StringVar(&f.puts, "put-limit", env.Or("PUT_LIMIT", "100%"),
 		"part of the memory limit for datasets that clients put, with copies of other data nodes' and for the streams that put them: bytes, a quantity, or a share of the limit (docs/put.md; env PUT_LIMIT)")
+	flags.StringVar(&f.writer, "put-limit-per-writer", env.Or("PUT_LIMIT_PER_WRITER", "100%"),
+		"part of the memory limit for what one writer has put, as the access file names writers; all clients without a name count as one: bytes, a quantity, or a share of the limit (docs/put.md; env PUT_LIMIT_PER_WRITER)")
 	flags.StringVar(&f.sharing, "sharing", env("SHARING_FILE"),
 		`JSON file of the weights and limits of the jobs that read, such as {"weights": {"train": 3}, "maxJobs": 20, "maxStreamsPerJob": 64};`+"\n"+
 			"changes of the file apply within seconds (default: equal weights, no limits; env SHARING_FILE)")
@@ -76,11 +78,19 @@ func (f *dataFlags) budget() (budget, puts *offheap.Budget, filters int64, err e
 	if err != nil {
 		return nil, nil, 0, err
 	}
-	budget = offheap.NewBudget(bytes).Keep(keptForClients(bytes))
-	if most == bytes {
-		return budget, budget, filters, nil
+	writer, err := share("put-limit-per-writer", f.writer, bytes)
+	if err != nil {
+		return nil, nil, 0, err
 	}
-	return budget, budget.Part(most, "drop datasets, raise --put-limit (env PUT_LIMIT), or add data nodes"), filters, nil
+	budget = offheap.NewBudget(bytes).Keep(keptForClients(bytes))
+	puts = budget
+	if most < bytes {
+		puts = budget.Part(most, "drop datasets, raise --put-limit (env PUT_LIMIT), or add data nodes")
+	}
+	if writer < most {
+		puts.Each(writer)
+	}
+	return budget, puts, filters, nil
 }
 
 // share parses the value of a flag for a part of the memory limit.

@@ -3,20 +3,23 @@
 
 package main
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestFilterMemory(t *testing.T) {
 	for _, tt := range []struct {
 		limit, filters string
 		want           int64
 	}{{"1000", "5%", 50}, {"1Gi", "16Mi", 16 << 20}, {"100", "100%", 100}} {
-		_, _, got, err := (&dataFlags{memory: tt.limit, filters: tt.filters, puts: "100%"}).budget()
+		_, _, got, err := (&dataFlags{memory: tt.limit, filters: tt.filters, puts: "100%", writer: "100%"}).budget()
 		if err != nil || got != tt.want {
 			t.Errorf("%s of %s is %d, error %v; want %d", tt.filters, tt.limit, got, err, tt.want)
 		}
 	}
 	for _, filters := range []string{"", "0%", "101%", "2000", "x"} {
-		if _, _, got, err := (&dataFlags{memory: "1000", filters: filters, puts: "100%"}).budget(); err == nil {
+		if _, _, got, err := (&dataFlags{memory: "1000", filters: filters, puts: "100%", writer: "100%"}).budget(); err == nil {
 			t.Errorf("%q of 1000 is accepted as %d bytes", filters, got)
 		}
 	}
@@ -24,7 +27,7 @@ func TestFilterMemory(t *testing.T) {
 
 func TestPutLimit(t *testing.T) {
 	for limit, want := range map[string]int64{"100%": 1 << 30, "10%": 1 << 30 / 10, "64Mi": 64 << 20} {
-		budget, puts, _, err := (&dataFlags{memory: "1Gi", filters: "5%", puts: limit}).budget()
+		budget, puts, _, err := (&dataFlags{memory: "1Gi", filters: "5%", puts: limit, writer: "100%"}).budget()
 		if err != nil || puts.Limit() != want {
 			t.Fatalf("%s of 1Gi: %v, error %v; want %d", limit, puts, err, want)
 		}
@@ -32,7 +35,28 @@ func TestPutLimit(t *testing.T) {
 			t.Errorf("%s of 1Gi: half of it reserved: %v, %d of all memory in use", limit, err, budget.Used())
 		}
 	}
-	if _, puts, _, err := (&dataFlags{memory: "1000", filters: "5%", puts: "2000"}).budget(); err == nil {
+	if _, puts, _, err := (&dataFlags{memory: "1000", filters: "5%", puts: "2000", writer: "100%"}).budget(); err == nil {
 		t.Errorf("2000 of 1000 is accepted as %d bytes", puts.Limit())
+	}
+}
+
+func TestPutLimitPerWriter(t *testing.T) {
+	for writer, want := range map[string]int64{"100%": 0, "50%": 0, "10%": 1 << 30 / 10, "64Mi": 64 << 20} {
+		budget, puts, _, err := (&dataFlags{memory: "1Gi", filters: "5%", puts: "50%", writer: writer}).budget()
+		if err != nil || puts.EachLimit() != want {
+			t.Fatalf("%s of 1Gi: %v, error %v; want %d", writer, puts, err, want)
+		}
+		if want == 0 {
+			continue
+		}
+		if err := puts.Of("a", "").Reserve(want); err != nil || puts.Used() != want || budget.Used() != want {
+			t.Errorf("%s of 1Gi: all of it reserved: %v, %d of the limit of puts and %d of all memory in use", writer, err, puts.Used(), budget.Used())
+		}
+		if puts.Of("a", "").Reserve(1) == nil || puts.Of("b", "").Reserve(1) != nil {
+			t.Errorf("%s of 1Gi: the limit is not that of one writer", writer)
+		}
+	}
+	if _, _, _, err := (&dataFlags{memory: "1000", filters: "5%", puts: "50%", writer: "2000"}).budget(); err == nil || !strings.Contains(err.Error(), "--put-limit-per-writer") {
+		t.Errorf("2000 of 1000: %v", err)
 	}
 }

@@ -44,8 +44,8 @@ func TestWriters(t *testing.T) {
 func TestPuts(t *testing.T) {
 	t.Parallel()
 	dc := cachetest.Minimal()
-	dc.Spec.Arrow.Puts = &v1alpha1.Puts{Enabled: true, Limit: new(quantity("16Gi")), Keep: v1alpha1.KeepDisk}
-	for enabled, want := range map[bool]string{true: "true disk 17179869184", false: "  "} {
+	dc.Spec.Arrow.Puts = &v1alpha1.Puts{Enabled: true, Limit: new(quantity("16Gi")), LimitPerWriter: new(quantity("4Gi")), Keep: v1alpha1.KeepDisk}
+	for enabled, want := range map[bool]string{true: "true disk 17179869184 4294967296", false: "   "} {
 		dc.Spec.Arrow.Puts.Enabled = enabled
 		head, node := headPod(dc, Server{}).Spec.Containers[0], nodePod(dc, Server{}).Spec.Containers[0]
 		env := map[string]string{}
@@ -55,7 +55,7 @@ func TestPuts(t *testing.T) {
 		for _, v := range node.Env {
 			env["node "+v.Name] = v.Value
 		}
-		if got := env["head PUTS"] + " " + env["head PUT_KEEP"] + " " + env["node PUT_LIMIT"]; got != want {
+		if got := env["head PUTS"] + " " + env["head PUT_KEEP"] + " " + env["node PUT_LIMIT"] + " " + env["node PUT_LIMIT_PER_WRITER"]; got != want {
 			t.Errorf("enabled %v: %q, want %q", enabled, got, want)
 		}
 	}

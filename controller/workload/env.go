@@ -46,6 +46,7 @@ const (
 	envPuts       = "PUTS"
 	envPutKeep    = "PUT_KEEP"
 	envPutLimit   = "PUT_LIMIT"
+	envPutWriter  = "PUT_LIMIT_PER_WRITER"
 	envCopy       = "COPY" // number of the copy that a pod belongs to
 	envSpillDir   = "SPILL_DIR"
 	envSpillLimit = "SPILL_LIMIT"

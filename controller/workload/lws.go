@@ -140,8 +140,13 @@ func nodePod(dc *v1alpha1.DataCache, server Server) corev1.PodTemplateSpec {
 	resources := sized(dc.Spec.Arrow.DataNode.Resources, corev1.ResourceList{corev1.ResourceCPU: quantity("2"), corev1.ResourceMemory: quantity("2Gi")})
 	machine := corev1.EnvVar{Name: envMachine, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}}
 	env := append(sourceEnv(dc), machine)
-	if dc.Spec.Arrow.MayPut() && dc.Spec.Arrow.Puts.Limit != nil {
-		env = append(env, variable(envPutLimit, Decimal(dc.Spec.Arrow.Puts.Limit.Value())))
+	if puts := dc.Spec.Arrow.Puts; dc.Spec.Arrow.MayPut() {
+		if puts.Limit != nil {
+			env = append(env, variable(envPutLimit, Decimal(puts.Limit.Value())))
+		}
+		if puts.LimitPerWriter != nil {
+			env = append(env, variable(envPutWriter, Decimal(puts.LimitPerWriter.Value())))
+		}
 	}
 	template := podTemplate(dc, wellknown.RoleNode, server, cacheContainer(dc, wellknown.RoleNode, env, resources))
 	mountSharing(dc, &template.Spec)

@@ -214,6 +214,7 @@ def plain_environment() -> dict[str, str]:
         "SPILL_DIR",
         "SPILL_LIMIT",
         "PUT_LIMIT",
+        "PUT_LIMIT_PER_WRITER",
         "PUT_KEEP",
         "LISTEN",
         "HTTP_LISTEN",

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
@@ -89,6 +90,60 @@ def test_writers(mode: Mode, private: Callable[..., Cache], readers: Readers) ->
             put()
         list(client.list_flights(options=call))
         act(readers.token(), "put.abort", put=begun["put"])
+
+
+def test_the_limit_of_a_writer(mode: Mode, private: Callable[..., Cache], readers: Readers) -> None:
+    readers.write()
+    env = {"PUT_LIMIT_PER_WRITER": "24Mi", "PUT_KEEP": "memory"}
+    cache = private(["--puts"], mode=mode, env=readers.env | env)
+    cache.wait("Ready")
+    table = pa.table({"x": np.random.default_rng(1).integers(1 << 62, size=1 << 20)})
+    schema = base64.b64encode(table.schema.serialize().to_pybytes()).decode()
+    job = readers.token(audience=f"{AUDIENCE}/trainjobs/train")
+    refused = r"needed .* used .* of 25165824 bytes .* all that team-a/default may have put: .*limitPerWriter"
+    with head(cache, readers) as client:
+
+        def put(token: str, name: str) -> None:
+            call = fl.FlightCallOptions(headers=bearer(token))
+            writer, _ = client.do_put(fl.FlightDescriptor.for_path(name), table.schema, call)
+            writer.write_table(table, max_chunksize=65_536)
+            writer.close()
+
+        def act(token: str, action: str, /, **body: object) -> None:
+            call = fl.FlightCallOptions(headers=bearer(token))
+            list(client.do_action(fl.Action(action, json.dumps({"v": 1, **body}).encode()), call))
+
+        def is_refused(token: str) -> None:
+            with pytest.raises(pa.ArrowException, match=refused) as error:
+                put(token, "b")
+            assert code_of(error.value) == "RESOURCE_EXHAUSTED"
+
+        put(readers.token(), "a")
+        is_refused(readers.token())
+        is_refused(job)
+        begin = {"mode": "create", "parts": 1, "schema": schema, "bytes": 200 << 20}
+        with pytest.raises(pa.ArrowException, match=r"bytes: 209715200, and the data nodes have 8.* team-a/default"):
+            act(readers.token(), "put.begin", name="b", **begin)
+        put(STATIC, "c")
+        if mode == "cluster":
+            cache.restart("head")
+            cache.wait("Ready")
+            wait_for(lambda: act(STATIC, "put.drop", dataset="c"))
+            is_refused(readers.token())
+        act(readers.token(), "put.drop", dataset="a")
+        wait_for(lambda: put(readers.token(), "b"))
+
+
+def wait_for(call: Callable[[], None]) -> None:
+    """Calls until it succeeds: data nodes are told of what is dropped, and tell a new head what they have."""
+    end = time.monotonic() + LIMIT
+    while True:
+        try:
+            return call()
+        except pa.ArrowException:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
 
 
 def test_known_readers(

@@ -120,6 +120,14 @@ func TestDataCacheValidation(t *testing.T) {
 			*dc.Spec.Arrow = putsOnly()
 			dc.Spec.Arrow.Puts.Limit = new(resource.MustParse("16"))
 		}, "limit must be at least 16Mi"},
+		"a limit of a writer": {func(dc *v1alpha1.DataCache) {
+			*dc.Spec.Arrow = putsOnly()
+			dc.Spec.Arrow.Puts.LimitPerWriter = new(resource.MustParse("4Gi"))
+		}, ""},
+		"a limit of a writer of a few bytes": {func(dc *v1alpha1.DataCache) {
+			*dc.Spec.Arrow = putsOnly()
+			dc.Spec.Arrow.Puts.LimitPerWriter = new(resource.MustParse("16"))
+		}, "limitPerWriter must be at least 16Mi"},
 		"writers": {func(dc *v1alpha1.DataCache) {
 			*dc.Spec.Arrow = putsOnly()
 			dc.Spec.Arrow.Puts.Writers = []string{"a/*", "b/x.y"}

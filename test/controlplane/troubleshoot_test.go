@@ -87,6 +87,7 @@ var queued = map[string]string{
 var hangs = map[string]string{
 	"`unable to allocate shared memory(shm)` in the log, then no batch any more":    "python/tests/test_torch_shared_memory.py test_full_shared_memory_is_an_error",
 	"`this cache takes known readers over TLS`":                                     "python/tests/test_readers.py test_plain_text_is_told_at_once",
+	"`... all that NAMESPACE/ACCOUNT may have put: ...`":                            "test/conformance/test_readers.py test_the_limit_of_a_writer",
 	"the training container is `OOMKilled`":                                         "test/controlplane/troubleshoot_test.go TestWhyTrainingFailed",
 	"`UnreachableError` for a host `<job>-cache-service-` and 8 hexadecimal digits": "python/tests/test_errors.py test_from_env_by_name",
 	"`keep: \"disk\", and data node ... has no folder for it`":                      "test/conformance/test_puts.py test_no_disk",

@@ -75,7 +75,8 @@ func (s *Service) mayPut(ctx context.Context) error {
 	if !s.Enabled {
 		return status.Error(codes.PermissionDenied, "this cache takes no datasets from clients: start its head with --puts (env PUTS=true)")
 	}
-	return s.Access.Writer(ctx)
+	_, err := s.Access.Writer(ctx)
+	return err
 }
 
 func (s *Service) beginPut(ctx context.Context, body []byte) (any, error) {
@@ -98,11 +99,14 @@ func (s *Service) begin(ctx context.Context, b protocol.Begin) (begun protocol.B
 	if err != nil {
 		return begun, status.Errorf(codes.InvalidArgument, "%s: %v", protocol.PutBegin, err)
 	}
+	if of.Writer, err = s.Access.Writer(ctx); err != nil {
+		return begun, err
+	}
 	bytes := b.Bytes
 	if b.Keep == protocol.KeepReplica {
 		bytes *= 2
 	}
-	if err := s.hasRoom(bytes, b.Keep == protocol.KeepDisk); err != nil {
+	if err := s.hasRoom(bytes, of); err != nil {
 		return begun, err
 	}
 	err = s.Cluster.Change(func(c *put.Catalog) (err error) {
@@ -135,21 +139,28 @@ func (s *Service) ticket(of peer.Put) (string, error) {
 	return s.Signer.Sign(t)
 }
 
-// hasRoom returns an error if the data nodes have no memory for so many bytes or, if they are wanted, no disks, or if the cache is not ready.
-func (s *Service) hasRoom(bytes int64, disk bool) error {
+// hasRoom returns an error if the data nodes have no memory for so many bytes of a put or its writer or, if they are wanted, no disks, or if the cache
+// is not ready.
+func (s *Service) hasRoom(bytes int64, of peer.Put) error {
 	if err := s.Cluster.Ready(); err != nil {
 		return err
 	}
-	var left, limit int64
+	var left, limit, most int64
 	for i, node := range s.Cluster.Nodes() {
-		if disk && !node.Disk {
+		if of.Keep == protocol.KeepDisk && !node.Disk {
 			return status.Errorf(codes.FailedPrecondition, "keep: %q, and data node %d has no folder for it: start the data nodes with --spill-dir (env SPILL_DIR), or leave keep out", protocol.KeepDisk, i)
 		}
 		left += min(node.Memory.Limit-node.Memory.Used, node.Puts.Limit-node.Puts.Used)
 		limit += node.Puts.Limit
+		most += node.Writer
 	}
 	if limit > 0 && bytes > left {
 		return status.Errorf(codes.ResourceExhausted, "bytes: %d, and the data nodes have %d of %d left: drop datasets, add data nodes, or give them more memory or a higher --put-limit", bytes, left, limit)
+	}
+	var used int64
+	s.Cluster.Look(func(c *put.Catalog) { used = put.Used(c, of.Writer) })
+	if most > 0 && bytes > most-used {
+		return status.Errorf(codes.ResourceExhausted, "bytes: %d, and the data nodes have %d of %d: %s", bytes, used, most, of.MoreForWriter())
 	}
 	return nil
 }

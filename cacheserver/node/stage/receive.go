@@ -109,10 +109,11 @@ func (s *Stage) receivePart(stream grpc.ServerStream, p *put, command protocol.P
 		return nil, errFreed
 	}
 	defer p.arena.Release()
-	if err := s.cfg.Budget.Reserve(streamMemory); err != nil {
+	budget := p.arena.Budget()
+	if err := budget.Reserve(streamMemory); err != nil {
 		return nil, refusal(err)
 	}
-	defer s.cfg.Budget.Release(streamMemory)
+	defer budget.Release(streamMemory)
 	in := &intake{put: p, builder: rows.NewBuilder(p.layout, p.arena, 0), content: p.layout.NewContent()}
 	sealed, err := in.all(stream, first)
 	if err == nil {

@@ -112,7 +112,7 @@ func (s *Stage) Open(of peer.Put) {
 	if s.puts[of.ID] != nil {
 		return
 	}
-	arena := offheap.NewArena(s.cfg.Budget)
+	arena := offheap.NewArena(s.cfg.Budget.Of(of.Writer, of.MoreForWriter()))
 	if s.onDisk(of) {
 		arena.Paged()
 	}

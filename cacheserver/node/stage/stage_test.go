@@ -5,6 +5,7 @@ package stage
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -276,6 +277,42 @@ func TestMemoryOfMessages(t *testing.T) {
 	}
 	if in.reused < len(pieces)/8 {
 		t.Errorf("%d of %d messages were received in memory of earlier ones", in.reused, len(pieces))
+	}
+}
+
+func TestTheLimitOfAWriter(t *testing.T) {
+	signer := protocol.NewSigner([]byte("key"))
+	budget := offheap.NewBudget(1 << 30).Each(streamMemory + 1<<19)
+	s := New(Config{Node: 1, Budget: budget, Signer: signer, Log: slog.New(slog.DiscardHandler), Gone: func(string) {}})
+	acknowledge(t, s)
+	put := func(id, writer string) error {
+		s.Open(peer.Put{ID: id, Name: "a", Writer: writer, Parts: 4, Nodes: 2, Schema: rows.SchemaHeader(schema)})
+		ticket, err := signer.Sign(protocol.PutTicket{Put: id, Parts: 4, Nodes: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Receive(&stream{ctx: t.Context(), messages: write(t, command(ticket, 2, 1), batch(t, 0, 5000))})
+	}
+	for _, writer := range []string{"team-a/etl", ""} {
+		refused, puts := error(nil), 0
+		for ; refused == nil && puts < 100; puts++ {
+			refused = put(fmt.Sprint(writer, puts), writer)
+		}
+		if want := "all that " + cmp.Or(writer, "clients without a name") + " may have put: drop"; puts < 2 || status.Code(refused) != codes.ResourceExhausted || !strings.Contains(refused.Error(), want) {
+			t.Errorf("put %d of %q: %v, want ResourceExhausted with %q", puts, writer, refused, want)
+		}
+		if err := put("b"+writer, "team-b/etl"); err != nil {
+			t.Errorf("of another writer: %v", err)
+		}
+		s.Unput("b" + writer)
+		s.Unput(fmt.Sprint(writer, 0))
+		if err := put("again"+writer, writer); err != nil {
+			t.Errorf("after one of the puts of %q was freed: %v", writer, err)
+		}
+	}
+	s.Close()
+	if budget.Used() != 0 || budget.Of("team-a/etl", "").Used() != 0 {
+		t.Errorf("%d bytes are in use after everything was freed", budget.Used())
 	}
 }
 

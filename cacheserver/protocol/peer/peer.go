@@ -168,7 +168,8 @@ type Progress struct {
 // Vitals is what people see of a node on the head's page.
 type Vitals struct {
 	Memory  protocol.MemoryStatus `json:"memory"`
-	Puts    protocol.MemoryStatus `json:"puts"` // the part of it for what clients put
+	Puts    protocol.MemoryStatus `json:"puts"`             // the part of it for what clients put
+	Writer  int64                 `json:"writer,omitempty"` // how much of that one writer may have; 0: all
 	Spill   *protocol.SpillStatus `json:"spill,omitempty"`
 	Total   protocol.Traffic      `json:"total"`   // since the node started
 	Readers []protocol.Reader     `json:"readers"` // at most protocol.MaxReaders

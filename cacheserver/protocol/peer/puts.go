@@ -3,13 +3,18 @@
 
 package peer
 
-import "github.com/kubeflow/datacache/cacheserver/protocol"
+import (
+	"cmp"
+
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+)
 
 // Put tells a node of a put, whose parts it then accepts. It is immutable.
 type Put struct {
 	ID     string `json:"id"`
 	Name   string `json:"name"`
 	Mode   string `json:"mode"`
+	Writer string `json:"writer,omitempty"` // whose limit the rows count against; empty: of a client that is not known
 	Parts  int    `json:"parts"`
 	Nodes  int    `json:"nodes"`  // of the cache
 	Schema []byte `json:"schema"` // an Arrow IPC message
@@ -19,6 +24,11 @@ type Put struct {
 	Recipe  string      `json:"recipe,omitempty"`
 	Source  string      `json:"source,omitempty"`
 	TTL     int64       `json:"ttl_s"`
+}
+
+// MoreForWriter says in errors whose limit is reached, and how to get more.
+func (p Put) MoreForWriter() string {
+	return "all that " + cmp.Or(p.Writer, "clients without a name") + " may have put: drop or abort some of it, or ask the cache's owner for a higher spec.arrow.puts.limitPerWriter (--put-limit-per-writer, env PUT_LIMIT_PER_WRITER)"
 }
 
 // Node is the data node that a part belongs to.
