@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/arrow"
 	"github.com/kubeflow/datacache/controller/engine"
 	"github.com/kubeflow/datacache/controller/fluid"
 	"github.com/kubeflow/datacache/controller/kube"
@@ -29,7 +30,7 @@ import (
 // cacheReconciler runs a DataCache's pods while they are wanted, and maintains its status.
 type cacheReconciler struct {
 	kube.Applier
-	arrow   *arrowEngine
+	arrow   *arrow.Engine
 	fluid   *fluid.Engine
 	events  *eventRecorder
 	metrics *metrics
@@ -59,7 +60,7 @@ func (r *cacheReconciler) Reconcile(ctx context.Context, request ctrl.Request) (
 	err := r.Client.Get(ctx, request.NamespacedName, dc)
 	if apierrors.IsNotFound(err) {
 		r.pulses.Delete(request.NamespacedName)
-		return kube.RequeueExpected(ctrl.Result{}, errors.Join(r.arrow.releaseOrphan(ctx, request.NamespacedName), r.fluid.ReleaseOrphan(ctx, request.NamespacedName)))
+		return kube.RequeueExpected(ctrl.Result{}, errors.Join(r.arrow.ReleaseOrphan(ctx, request.NamespacedName), r.fluid.ReleaseOrphan(ctx, request.NamespacedName)))
 	}
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get DataCache %s: %w", request.NamespacedName, err)
@@ -124,7 +125,7 @@ func (r *cacheReconciler) recordFinalState(ctx context.Context, dc *v1alpha1.Dat
 // gather determines the owning job's phase and the users.
 func (r *cacheReconciler) gather(ctx context.Context, dc *v1alpha1.DataCache, f *facts) error {
 	f.owner.phase = gone
-	if ref := ownerOf(dc); ref != nil {
+	if ref := kube.JobOf(dc); ref != nil {
 		job, err := findJob(ctx, r.Client, types.NamespacedName{Namespace: dc.Namespace, Name: ref.Name}, ref.UID)
 		if err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/arrow"
 	"github.com/kubeflow/datacache/controller/engine"
 	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/controller/podstate"
@@ -46,7 +47,7 @@ func TestObstacleEvent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(c.want, change(dc, &arrowEngine{}, &c.old, &c.next), cmp.AllowUnexported(objectEvent{})); diff != "" {
+			if diff := cmp.Diff(c.want, change(dc, &arrow.Engine{}, &c.old, &c.next), cmp.AllowUnexported(objectEvent{})); diff != "" {
 				t.Errorf("event differs (-want +got):\n%s", diff)
 			}
 		})

@@ -366,7 +366,7 @@ func (r *jobReconciler) create(ctx context.Context, want *v1alpha1.DataCache, me
 // ownedByOther is the error for an existing DataCache that is not the one meant. It may belong to a deleted job with the same name
 // and still be in deletion.
 func ownedByOther(dc *v1alpha1.DataCache, job string) error {
-	owner := ownerOf(dc)
+	owner := kube.JobOf(dc)
 	if owner == nil {
 		return &kube.ForeignError{Kind: "DataCache", Name: kube.Qualified(dc), Owner: "somebody who made it for other rows"}
 	}
@@ -377,7 +377,7 @@ func ownedByOther(dc *v1alpha1.DataCache, job string) error {
 }
 
 func isOwnedBy(dc *v1alpha1.DataCache, job *trainer.TrainJob) bool {
-	owner := ownerOf(dc)
+	owner := kube.JobOf(dc)
 	return owner != nil && owner.UID == job.UID
 }
 

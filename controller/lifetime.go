@@ -6,7 +6,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -78,19 +77,6 @@ const multiKueue = "kueue.x-k8s.io/multikueue"
 
 func isElsewhere(job *trainer.TrainJob) bool { return ptr.Deref(job.Spec.ManagedBy, "") == multiKueue }
 
-// ownerOf is the TrainJob that the DataCache was made exclusively for; nil for one that outlives its users. The owner reference is
-// not that of a controller: Kueue does not charge objects to its quota that a job under its management controls.
-func ownerOf(dc metav1.Object) *metav1.OwnerReference {
-	owners := dc.GetOwnerReferences()
-	i := slices.IndexFunc(owners, func(o metav1.OwnerReference) bool {
-		return o.APIVersion == trainer.GroupVersion.String() && o.Kind == trainer.TrainJobKind
-	})
-	if i < 0 {
-		return nil
-	}
-	return &owners[i]
-}
-
 // owner is the state of the TrainJob that a DataCache was made for.
 type owner struct {
 	phase     phase
@@ -124,7 +110,7 @@ const (
 // suspended; any other runs while it is used and then for its idleTTL, or forever without one. A failed cache that nobody uses is
 // released, since it only uses memory.
 func planFor(dc *v1alpha1.DataCache, by owner, users int, now time.Time) plan {
-	ref := ownerOf(dc)
+	ref := kube.JobOf(dc)
 	switch {
 	case dc.Spec.Suspend:
 		return plan{why: "spec.suspend is true"}
@@ -218,7 +204,7 @@ func planUnused(dc *v1alpha1.DataCache, since, now time.Time) plan {
 
 // isLeftOver reports whether the DataCache was made for a single TrainJob that was deleted with --cascade=orphan.
 func isLeftOver(dc *v1alpha1.DataCache) bool {
-	return dc.Labels[wellknown.LabelManagedBy] == wellknown.ManagedBy && dc.Labels[kube.LabelScope] == "" && ownerOf(dc) == nil
+	return dc.Labels[wellknown.LabelManagedBy] == wellknown.ManagedBy && dc.Labels[kube.LabelScope] == "" && kube.JobOf(dc) == nil
 }
 
 // lastUse is when the cache was last used, or its creation if it never was.

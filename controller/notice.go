@@ -6,7 +6,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -25,6 +24,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/controller/engine"
+	"github.com/kubeflow/datacache/controller/heads"
 	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/view"
@@ -44,7 +44,7 @@ const (
 type noticeReconciler struct {
 	client   client.Reader
 	refusals *sentences // why TrainJobs currently get no cache
-	dial     Dial
+	dial     heads.Dial
 
 	lastNotices sync.Map // the last notice sent, by the UID of the step's pod
 }
@@ -150,21 +150,15 @@ func noticeOf(dc *v1alpha1.DataCache) string {
 }
 
 // sendNotice sends a notice to the step in the pod.
-func sendNotice(ctx context.Context, dial Dial, pod *corev1.Pod, notice string) error {
-	client := http.Client{
-		Timeout: noticeTimeout,
-		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return dial(ctx, pod)
-		}},
-	}
+func sendNotice(ctx context.Context, dial heads.Dial, pod *corev1.Pod, notice string) error {
 	url := fmt.Sprintf("http://%s:%d%s", pod.Name, wellknown.HTTPPort, noticePath)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(notice))
 	if err != nil {
 		return fmt.Errorf("tell pod %s: %w", pod.Name, err)
 	}
-	response, err := client.Do(request)
+	response, err := dial.Do(request, pod, noticeTimeout)
 	if err != nil {
-		return fmt.Errorf("tell pod %s: %w", pod.Name, steady(err))
+		return fmt.Errorf("tell pod %s: %w", pod.Name, err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusNoContent {

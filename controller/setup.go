@@ -24,7 +24,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -41,8 +40,10 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/arrow"
 	"github.com/kubeflow/datacache/controller/derive"
 	"github.com/kubeflow/datacache/controller/fluid"
+	"github.com/kubeflow/datacache/controller/heads"
 	"github.com/kubeflow/datacache/controller/issuer"
 	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/controller/objectca"
@@ -91,7 +92,7 @@ type Options struct {
 	Workers int
 
 	// Dial connects to heads and to the steps that wait for them; nil: to their pods' IP addresses.
-	Dial Dial
+	Dial heads.Dial
 	// Patience is how long a TrainJob with a Ready cache may take for its next step before its events say what it waits for; 0: 10 s.
 	Patience time.Duration
 	// IdleAfter is how long no rank may get rows from a cache before its condition Read says so; 0: 5 min.
@@ -141,7 +142,7 @@ func (o *Options) complete() error {
 		o.IdleAfter = defaultIdleAfter
 	}
 	if o.Dial == nil {
-		o.Dial = dialPod
+		o.Dial = heads.DialPod
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -169,7 +170,7 @@ func CacheOptions() cache.Options {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:                   {Label: ours, Transform: slimPod},
-			&corev1.Node{}:                  {Transform: slimNode},
+			&corev1.Node{}:                  {Transform: arrow.SlimNode},
 			&corev1.Service{}:               {Label: ours},
 			&corev1.ServiceAccount{}:        {Label: ours},
 			&corev1.ConfigMap{}:             {Label: ours},
@@ -180,23 +181,10 @@ func CacheOptions() cache.Options {
 	}
 }
 
-// slimPod keeps only the parts of a pod that package podstate, replaceLost and noticeReconciler read.
+// slimPod keeps only the parts of a pod that packages podstate and arrow, and noticeReconciler, read.
 func slimPod(object any) (any, error) {
 	if pod, ok := object.(*corev1.Pod); ok {
 		pod.ManagedFields, pod.Annotations, pod.Spec = nil, nil, corev1.PodSpec{NodeName: pod.Spec.NodeName}
-	}
-	return object, nil
-}
-
-// slimNode keeps only a machine's name and its condition Ready.
-func slimNode(object any) (any, error) {
-	if node, ok := object.(*corev1.Node); ok {
-		slim := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion}}
-		if ready := readyOf(node); ready != nil {
-			ready.LastHeartbeatTime = metav1.Time{} // changes every few seconds
-			slim.Status.Conditions = []corev1.NodeCondition{*ready}
-		}
-		return slim, nil
 	}
 	return object, nil
 }
@@ -224,7 +212,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	if err != nil {
 		return err
 	}
-	arrow, files := o.arrow(k, events, keys), o.files(mgr, k, events, queues)
+	tables, files := o.tables(k, events, keys), o.files(mgr, k, events, queues)
 	if o.StatusAddress != "" {
 		if err := mgr.Add(&statusServer{address: o.StatusAddress, caches: mgr.GetClient(), live: mgr.GetAPIReader()}); err != nil {
 			return fmt.Errorf("set up the status address: %w", err)
@@ -232,7 +220,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	}
 	waits, changed := newSentences(), make(chan event.GenericEvent)
 	if err := setupCaches(mgr, o, &cacheReconciler{
-		Applier: k, arrow: arrow, fluid: files, events: newEventRecorder(recorder), metrics: m, now: o.Now, waits: waits, idleAfter: o.IdleAfter, queues: queues,
+		Applier: k, arrow: tables, fluid: files, events: newEventRecorder(recorder), metrics: m, now: o.Now, waits: waits, idleAfter: o.IdleAfter, queues: queues,
 	}, changed); err != nil {
 		return fmt.Errorf("set up the controller of DataCaches: %w", err)
 	}
@@ -263,12 +251,12 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	return nil
 }
 
-func (o *Options) arrow(k kube.Applier, events *podstate.Warnings, keys *issuer.Source) *arrowEngine {
-	return &arrowEngine{
-		Applier: k, server: workload.Server{Image: o.Image, Policy: o.Gate.ImagePullPolicy, Secrets: o.Gate.ImagePullSecrets, ObjectCacheURL: o.ObjectCacheURL, ObjectCacheCA: o.ObjectCacheCA, ClusterDomain: o.ClusterDomain, Traces: o.TracesEnv},
-		watchers: append([]networkingv1.NetworkPolicyPeer{workload.FromNamespaces(o.Namespace)}, o.MetricsFrom...),
-		heads:    heads{o.Dial, headTimeout}, warnings: events,
-		readers: o.Readers, noAnyone: o.NoAnyone, keys: keys, now: o.Now, objectCacheCA: objectca.New(o.ObjectCacheCA, k.Live, o.Now),
+func (o *Options) tables(k kube.Applier, events *podstate.Warnings, keys *issuer.Source) *arrow.Engine {
+	return &arrow.Engine{
+		Applier: k, Server: workload.Server{Image: o.Image, Policy: o.Gate.ImagePullPolicy, Secrets: o.Gate.ImagePullSecrets, ObjectCacheURL: o.ObjectCacheURL, ObjectCacheCA: o.ObjectCacheCA, ClusterDomain: o.ClusterDomain, Traces: o.TracesEnv},
+		Watchers: append([]networkingv1.NetworkPolicyPeer{workload.FromNamespaces(o.Namespace)}, o.MetricsFrom...),
+		Heads:    heads.Client{Dial: o.Dial}, Warnings: events,
+		Readers: o.Readers, NoAnyone: o.NoAnyone, Keys: keys, ObjectCacheCA: objectca.New(o.ObjectCacheCA, k.Live, o.Now), Now: o.Now,
 	}
 }
 
@@ -288,8 +276,8 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		name   string
 		values client.IndexerFunc
 	}{
-		{&corev1.Pod{}, indexCache, cacheOfPod},
-		{&corev1.Pod{}, indexMachine, machineOfPod},
+		{&corev1.Pod{}, arrow.IndexCache, arrow.CacheNameOf},
+		{&corev1.Pod{}, arrow.IndexMachine, arrow.MachineNameOf},
 		{&corev1.Pod{}, indexStep, stepOfJob},
 		{&corev1.Service{}, indexUses, cacheOfService},
 		{&trainer.TrainJob{}, indexReference, referencesOf},
@@ -309,14 +297,14 @@ func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler, changed <-chan
 	controllers := ctrl.NewControllerManagedBy(mgr).Named("datacache").
 		For(&v1alpha1.DataCache{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Owns(&lws.LeaderWorkerSet{}).
-		Watches(&lws.LeaderWorkerSet{}, handler.EnqueueRequestsFromMapFunc(cacheOfOrphan)).
+		Watches(&lws.LeaderWorkerSet{}, handler.EnqueueRequestsFromMapFunc(arrow.CachesOfOrphan)).
 		Owns(&corev1.ConfigMap{}).
 		Owns(&corev1.Service{}).
 		Owns(&corev1.ServiceAccount{}).
 		Owns(&networkingv1.NetworkPolicy{}, spec).
 		Owns(&policyv1.PodDisruptionBudget{}, spec).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(cacheRequestOfPod)).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(cachesOnMachine(mgr.GetClient())), builder.WithPredicates(readinessChanged)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(arrow.CachesOfPod)).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(arrow.CachesOnMachine(mgr.GetClient())), builder.WithPredicates(arrow.ReadinessChanged)).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(usedCache)).
 		Watches(&trainer.TrainJob{}, handler.EnqueueRequestsFromMapFunc(cachesOfJob(mgr.GetClient())), builder.WithPredicates(phaseChanged)).
 		WatchesRawSource(ctrlsource.Channel(changed, &handler.EnqueueRequestForObject{})).
@@ -326,7 +314,7 @@ func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler, changed <-chan
 	}
 	built, err := controllers.Build(withTraces(o.Tracer, "DataCache", r))
 	r.fluid.Watches.Controller = built
-	return errors.Join(err, (&derive.Reconciler{Applier: r.Applier, Warnings: r.arrow.warnings, Now: o.Now}).Setup(mgr))
+	return errors.Join(err, (&derive.Reconciler{Applier: r.Applier, Warnings: r.arrow.Warnings, Now: o.Now}).Setup(mgr))
 }
 
 // setupJobs reconciles a TrainJob when its phase, its quota, one of its Services, or a DataCache that it may use changes, or how that is trusted.

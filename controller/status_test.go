@@ -17,7 +17,9 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/arrow"
 	"github.com/kubeflow/datacache/controller/engine"
+	"github.com/kubeflow/datacache/controller/heads"
 	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/controller/podstate"
 	"github.com/kubeflow/datacache/controller/workload"
@@ -45,12 +47,12 @@ func answer(state, reason string, done, total int64) *view.HeadStatus {
 
 // answered returns the engine's observation of one head's answer.
 func answered(h *view.HeadStatus, pods ...*corev1.Pod) engine.Observation {
-	return observedAs(liveSet(), pods, headAnswer{cachetest.Pod(wellknown.RoleHead, "reviews-cache-0"), h, nil})
+	return observedAs(liveSet(), pods, heads.Answer{Pod: cachetest.Pod(wellknown.RoleHead, "reviews-cache-0"), Status: h})
 }
 
-func observedAs(set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers ...headAnswer) engine.Observation {
+func observedAs(set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers ...heads.Answer) engine.Observation {
 	o := engine.Observation{Exists: true, Created: set.CreationTimestamp, Replicas: *set.Spec.Replicas}
-	combine(&o, set, pods, answers, podstate.TroubleOf(pods))
+	heads.Combine(&o, set, pods, answers, podstate.TroubleOf(pods))
 	return o
 }
 
@@ -70,13 +72,13 @@ func TestJudge(t *testing.T) {
 		return cachetest.Pod(wellknown.RoleNode, "reviews-cache-0-1", changes...)
 	}
 	quiet := func(pods ...*corev1.Pod) engine.Observation {
-		var answers []headAnswer
+		var answers []heads.Answer
 		for _, pod := range podstate.RunningHeads(pods) {
-			answers = append(answers, headAnswer{pod, nil, errors.New("connection refused")})
+			answers = append(answers, heads.Answer{Pod: pod, Err: errors.New("connection refused")})
 		}
 		return observedAs(liveSet(), pods, answers...)
 	}
-	one, two := headAnswer{head(), answer("Ready", "ready", 28, 28), nil}, headAnswer{cachetest.Pod(wellknown.RoleHead, "reviews-cache-1"), answer("Loading", "loading 43%", 12, 28), nil}
+	one, two := heads.Answer{Pod: head(), Status: answer("Ready", "ready", 28, 28)}, heads.Answer{Pod: cachetest.Pod(wellknown.RoleHead, "reviews-cache-1"), Status: answer("Loading", "loading 43%", 12, 28)}
 	failed := v1alpha1.DataCacheStatus{State: v1alpha1.StateFailed, Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Message: "no such file"}}}
 	served := v1alpha1.DataCacheStatus{State: v1alpha1.StateReady}
 	run := plan{run: true}
@@ -131,12 +133,12 @@ func TestJudge(t *testing.T) {
 			facts: facts{plan: run, Observation: answered(&view.HeadStatus{State: "Ready", Rows: 280, Nodes: []view.NodeStatus{{Spill: &view.SpillStatus{Bytes: 1}}}})},
 			want:  engine.Condition{State: v1alpha1.StateReady, Reason: "Loaded", Message: "all 280 rows are on the data nodes' disks, and in memory as far as they fit"},
 		},
-		"two copies, both loaded":     {facts: facts{plan: run, Observation: observedAs(copiesOf(2), nil, one, headAnswer{two.pod, one.status, nil})}, want: engine.Condition{State: v1alpha1.StateReady, Reason: "Loaded", Message: "all 280 rows are in memory"}},
+		"two copies, both loaded":     {facts: facts{plan: run, Observation: observedAs(copiesOf(2), nil, one, heads.Answer{Pod: two.Pod, Status: one.Status})}, want: engine.Condition{State: v1alpha1.StateReady, Reason: "Loaded", Message: "all 280 rows are in memory"}},
 		"two copies, one loads":       {facts: facts{plan: run, Observation: observedAs(copiesOf(2), nil, one, two)}, want: engine.Condition{State: v1alpha1.StateLoading, Reason: "Loading", Message: "copy reviews-cache-1: loading 43%"}},
 		"two copies, one loads again": {before: served, facts: facts{plan: run, Observation: observedAs(copiesOf(2), nil, one, two)}, want: engine.Condition{State: v1alpha1.StateDegraded, Reason: "Loading", Message: "copy reviews-cache-1: loading 43%"}},
 		"two copies, one doesn't run": {facts: facts{plan: run, Observation: observedAs(copiesOf(2), nil, one)}, want: engine.Condition{State: v1alpha1.StatePending, Reason: "PodsStarting", Message: "the heads of 1 of 2 copies answer; all 280 rows are in memory"}},
 		"two copies, one is lost":     {before: served, facts: facts{plan: run, Observation: observedAs(copiesOf(2), nil, one)}, want: engine.Condition{State: v1alpha1.StateDegraded, Reason: "PodsStarting", Message: "the heads of 1 of 2 copies answer; all 280 rows are in memory"}},
-		"two copies, one head ready":  {facts: facts{plan: run, Observation: observedAs(copiesOf(2), nil, headAnswer{head(cachetest.Ready), nil, errors.New("refused")})}, want: engine.Condition{State: v1alpha1.StatePending, Reason: "HeadUnreachable", Message: "refused"}},
+		"two copies, one head ready":  {facts: facts{plan: run, Observation: observedAs(copiesOf(2), nil, heads.Answer{Pod: head(cachetest.Ready), Err: errors.New("refused")})}, want: engine.Condition{State: v1alpha1.StatePending, Reason: "HeadUnreachable", Message: "refused"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -196,7 +198,7 @@ func TestLife(t *testing.T) {
 		{2 * time.Hour, facts{plan: run, Observation: observedAs(second, nil), users: user}, func(s *v1alpha1.DataCacheStatus) string {
 			return differs(s.ProvisionedTime, new(after(2*time.Hour))) + differs(s.ReadyTime, (*metav1.Time)(nil)) + differs(s.Snapshot, "42")
 		}, EventProvisioning},
-		{2*time.Hour + time.Minute, facts{plan: run, Observation: observedAs(second, nil, headAnswer{cachetest.Pod(wellknown.RoleHead, "reviews-cache-0"), answer("Failed", "no such file", 0, 28), nil}), users: user}, func(s *v1alpha1.DataCacheStatus) string {
+		{2*time.Hour + time.Minute, facts{plan: run, Observation: observedAs(second, nil, heads.Answer{Pod: cachetest.Pod(wellknown.RoleHead, "reviews-cache-0"), Status: answer("Failed", "no such file", 0, 28)}), users: user}, func(s *v1alpha1.DataCacheStatus) string {
 			return differs(s.Snapshot, "") // it was never ready, so a retry may plan the current snapshot
 		}, EventFailed},
 		{3 * time.Hour, facts{plan: plan{why: "TrainJob train is finished"}}, func(s *v1alpha1.DataCacheStatus) string {
@@ -209,7 +211,7 @@ func TestLife(t *testing.T) {
 			t.Errorf("step %d (%s): %s", i, next.State, problem)
 		}
 		event := ""
-		if ev := change(dc, &arrowEngine{}, &dc.Status, &next); ev != nil {
+		if ev := change(dc, &arrow.Engine{}, &dc.Status, &next); ev != nil {
 			event = ev.reason
 		}
 		if event != step.event {
@@ -358,6 +360,32 @@ func TestObservedGeneration(t *testing.T) {
 	}{{&podstate.Trouble{Reason: "Refused", Message: "quota"}, 6}, {nil, 7}} {
 		if got := statusOf(dc, facts{now: cachetest.Noon, plan: plan{run: true}, obstacle: c.obstacle}).ObservedGeneration; got != c.want {
 			t.Errorf("observedGeneration = %d with obstacle %v, want %d", got, c.obstacle, c.want)
+		}
+	}
+}
+
+// TestSetAccess checks that a condition of access goes when the engine no longer reports it, and stays while the engine knows nothing.
+func TestSetAccess(t *testing.T) {
+	t.Parallel()
+	known := metav1.Condition{Type: v1alpha1.ConditionReadersKnown, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonKnown}
+	keyless := metav1.Condition{Type: v1alpha1.ConditionTokensUnverifiable, Status: metav1.ConditionTrue, Reason: "NoKeys"}
+	status := &v1alpha1.DataCacheStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady}}}
+	for i, step := range []struct {
+		access []metav1.Condition
+		want   []string
+	}{
+		{[]metav1.Condition{known, keyless}, []string{v1alpha1.ConditionReady, v1alpha1.ConditionReadersKnown, v1alpha1.ConditionTokensUnverifiable}},
+		{nil, []string{v1alpha1.ConditionReady, v1alpha1.ConditionReadersKnown, v1alpha1.ConditionTokensUnverifiable}},
+		{[]metav1.Condition{known}, []string{v1alpha1.ConditionReady, v1alpha1.ConditionReadersKnown}},
+		{[]metav1.Condition{known, keyless}, []string{v1alpha1.ConditionReady, v1alpha1.ConditionReadersKnown, v1alpha1.ConditionTokensUnverifiable}},
+	} {
+		setAccess(status, step.access, 1, after(0))
+		var got []string
+		for _, c := range status.Conditions {
+			got = append(got, c.Type)
+		}
+		if diff := cmp.Diff(step.want, got); diff != "" {
+			t.Errorf("%d: conditions differ (-want +got):\n%s", i, diff)
 		}
 	}
 }

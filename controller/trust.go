@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kubeflow/datacache/controller/arrow"
 	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
@@ -40,7 +41,7 @@ func (r *jobReconciler) trust(ctx context.Context, job *trainer.TrainJob, caches
 		}
 		certificate := have.Data[folder] // of a cache that was deleted and may be made again
 		if dc != nil {
-			certificate = trusted(dc)
+			certificate = arrow.Trusted(dc)
 		}
 		if certificate != "" {
 			want.Data[folder] = certificate

@@ -26,20 +26,11 @@ import (
 
 // Names of the informers' field indexes.
 const (
-	indexCache     = "datacache" // pods by the name of their DataCache
-	indexMachine   = "machine"   // pods by the name of the Node that they are bound to
 	indexStep      = "step"      // pods of waiting steps by their TrainJob's name
 	indexUses      = "uses"      // Services by the DataCache, <namespace>/<name>, that they record a job to use
 	indexReference = "reference" // TrainJobs by the DataCaches, <namespace>/<name>, that their storageUri names
 	indexRuntime   = "runtime"   // TrainJobs by the runtime, <kind>/<name>, that they name
 )
-
-func cacheOfPod(object client.Object) []string {
-	if name := object.GetLabels()[wellknown.LabelCache]; name != "" {
-		return []string{name}
-	}
-	return nil
-}
 
 func cacheOfService(object client.Object) []string {
 	if name := object.GetAnnotations()[wellknown.AnnotationUses]; name != "" {
@@ -173,7 +164,7 @@ func isNamesake(job *trainer.TrainJob, dc *v1alpha1.DataCache) bool {
 	if isElsewhere(job) {
 		return false
 	}
-	if owner := ownerOf(dc); owner != nil {
+	if owner := kube.JobOf(dc); owner != nil {
 		return owner.UID == job.UID
 	}
 	return slices.Contains(referencesOf(job), kube.Qualified(dc))

@@ -4,7 +4,6 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -17,9 +16,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/arrow"
 	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
@@ -57,7 +56,7 @@ var trustChanged = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.DataCache)
 		after, also := e.ObjectNew.(*v1alpha1.DataCache)
-		return !ok || !also || trusted(before) != trusted(after)
+		return !ok || !also || arrow.Trusted(before) != arrow.Trusted(after)
 	},
 }
 
@@ -69,23 +68,6 @@ var onlyDeleted = predicate.Funcs{
 
 func requestFor(key types.NamespacedName) reconcile.Request {
 	return reconcile.Request{NamespacedName: key}
-}
-
-func cacheRequestOfPod(_ context.Context, pod client.Object) []reconcile.Request {
-	name := cmp.Or(pod.GetLabels()[wellknown.LabelCache], pod.GetLabels()[wellknown.LabelStepOf])
-	if name == "" {
-		return nil
-	}
-	return []reconcile.Request{requestFor(types.NamespacedName{Namespace: pod.GetNamespace(), Name: name})}
-}
-
-// cacheOfOrphan maps a LeaderWorkerSet without an owner to the DataCache that it was made for.
-func cacheOfOrphan(_ context.Context, object client.Object) []reconcile.Request {
-	set, ok := object.(*lws.LeaderWorkerSet)
-	if !ok || !isOrphan(set, set.Labels[wellknown.LabelCache]) {
-		return nil
-	}
-	return []reconcile.Request{requestFor(types.NamespacedName{Namespace: set.Namespace, Name: set.Labels[wellknown.LabelCache]})}
 }
 
 // usedCache maps a job's Service to the DataCache that it points to.

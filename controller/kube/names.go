@@ -6,8 +6,10 @@ package kube
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strings"
 
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -89,4 +91,17 @@ func Qualified(object client.Object) string { return client.ObjectKeyFromObject(
 func KeyOf(name string) types.NamespacedName {
 	namespace, name, _ := strings.Cut(name, "/")
 	return types.NamespacedName{Namespace: namespace, Name: name}
+}
+
+// JobOf is the TrainJob that the DataCache was made exclusively for; nil for one that outlives its users. The owner reference is
+// not that of a controller: Kueue does not charge objects to its quota that a job under its management controls.
+func JobOf(dc metav1.Object) *metav1.OwnerReference {
+	owners := dc.GetOwnerReferences()
+	i := slices.IndexFunc(owners, func(o metav1.OwnerReference) bool {
+		return o.APIVersion == trainer.GroupVersion.String() && o.Kind == trainer.TrainJobKind
+	})
+	if i < 0 {
+		return nil
+	}
+	return &owners[i]
 }

@@ -41,3 +41,17 @@ func TestOf(t *testing.T) {
 		})
 	}
 }
+
+func TestPercent(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		done, total int64
+		want        int32
+	}{{0, 0, 100}, {0, 3, 0}, {1, 3, 33}, {999, 1000, 99}, {3, 3, 100}} {
+		h := &HeadStatus{}
+		h.Splits.Done, h.Splits.Total = c.done, c.total
+		if got := h.Percent(); got != c.want {
+			t.Errorf("%d of %d splits = %d%%, want %d%%", c.done, c.total, got, c.want)
+		}
+	}
+}

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package heads
 
 import (
 	"fmt"
@@ -17,11 +17,11 @@ import (
 	"github.com/kubeflow/datacache/internal/view"
 )
 
-// headAnswer is the result of querying a head; status is nil if it did not answer.
-type headAnswer struct {
-	pod    *corev1.Pod
-	status *view.HeadStatus
-	err    error
+// Answer is the result of querying a head; Status is nil if it did not answer.
+type Answer struct {
+	Pod    *corev1.Pod
+	Status *view.HeadStatus
+	Err    error
 }
 
 // order ranks the states of copies, worst first.
@@ -29,40 +29,40 @@ var order = []v1alpha1.State{
 	v1alpha1.StateFailed, v1alpha1.StatePending, v1alpha1.StatePlanning, v1alpha1.StateLoading, v1alpha1.StateDegraded, v1alpha1.StateReady,
 }
 
-// combine derives a single condition from the answers of the heads of all copies and from the pods: that of the worst copy. why is
+// Combine derives a single condition from the answers of the heads of all copies and from the pods: that of the worst copy. why is
 // what prevents pods from running, nil if nothing does.
-func combine(out *engine.Observation, set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers []headAnswer, why *podstate.Trouble) {
-	if !slices.ContainsFunc(answers, func(a headAnswer) bool { return a.status != nil }) {
+func Combine(out *engine.Observation, set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers []Answer, why *podstate.Trouble) {
+	if !slices.ContainsFunc(answers, func(a Answer) bool { return a.Status != nil }) {
 		out.Condition, out.Silent = conditionOfPods(set, pods, answers, why), len(answers) > 0
 		return
 	}
 	out.Answers = true
-	var worst *headAnswer
+	var worst *Answer
 	for i := range answers {
 		a := &answers[i]
-		if a.status == nil {
+		if a.Status == nil {
 			continue
 		}
-		out.Readers = append(out.Readers, a.status.Readers...)
+		out.Readers = append(out.Readers, a.Status.Readers...)
 		if worst == nil || rank(a) < rank(worst) {
 			worst = a
 		}
 	}
-	out.Condition, out.Progress = conditionOfHead(worst.status), progressOf(worst.status)
+	out.Condition, out.Progress = conditionOfHead(worst.Status), progressOf(worst.Status)
 	if copies := int(*set.Spec.Replicas); copies > 1 {
-		combineCopies(out, copies, worst.pod.Name, answers)
+		combineCopies(out, copies, worst.Pod.Name, answers)
 	}
 	addTrouble(&out.Condition, why)
 }
 
-func rank(a *headAnswer) int { return slices.Index(order, conditionOfHead(a.status).State) }
+func rank(a *Answer) int { return slices.Index(order, conditionOfHead(a.Status).State) }
 
 // combineCopies takes into account copies whose head does not run or answer: a cache with several copies is Ready only when all of
 // them are.
-func combineCopies(out *engine.Observation, copies int, worst string, answers []headAnswer) {
+func combineCopies(out *engine.Observation, copies int, worst string, answers []Answer) {
 	answering := 0
 	for _, a := range answers {
-		if a.status != nil {
+		if a.Status != nil {
 			answering++
 		}
 	}
@@ -122,20 +122,20 @@ func addTrouble(c *engine.Condition, why *podstate.Trouble) {
 
 // conditionOfPods derives the condition from the pods when no head answers. The pods' readiness comes from /ready of the head: heads
 // that the kubelet can reach and this process can't are still Ready. Without the probe (workload.readiness) it tells nothing.
-func conditionOfPods(set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers []headAnswer, why *podstate.Trouble) engine.Condition {
+func conditionOfPods(set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers []Answer, why *podstate.Trouble) engine.Condition {
 	ready := 0
 	probed := slices.ContainsFunc(set.Spec.LeaderWorkerTemplate.LeaderTemplate.Spec.Containers, func(c corev1.Container) bool { return c.ReadinessProbe != nil })
 	for _, a := range answers {
-		if probed && podstate.IsReady(a.pod) {
+		if probed && podstate.IsReady(a.Pod) {
 			ready++
 		}
 	}
 	if ready > 0 && ready == int(*set.Spec.Replicas) {
-		return engine.Condition{State: v1alpha1.StateReady, Reason: engine.ReasonLoaded, Message: fmt.Sprintf("head %s is ready, but tells no progress: %v", answers[0].pod.Name, answers[0].err)}
+		return engine.Condition{State: v1alpha1.StateReady, Reason: engine.ReasonLoaded, Message: fmt.Sprintf("head %s is ready, but tells no progress: %v", answers[0].Pod.Name, answers[0].Err)}
 	}
 	c := engine.Condition{State: v1alpha1.StatePending, Reason: engine.ReasonStarting, Message: fmt.Sprintf("%d of %d pods run", podstate.RunningOf(pods), podstate.WantedPods(set))}
 	if len(answers) > 0 {
-		c.Reason, c.Message = engine.ReasonUnreachable, answers[0].err.Error()
+		c.Reason, c.Message = engine.ReasonUnreachable, answers[0].Err.Error()
 	}
 	if why != nil {
 		c.Reason, c.Message = why.Reason, why.Message

@@ -1,17 +1,15 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package arrow
 
 import (
 	"testing"
 
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/controller/kube"
-	"github.com/kubeflow/datacache/controller/workload"
 	"github.com/kubeflow/datacache/test/kit/cachetest"
 )
 
@@ -36,21 +34,13 @@ func TestReadersOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			scheme := runtime.NewScheme()
-			if err := AddToScheme(scheme); err != nil {
-				t.Fatal(err)
-			}
 			dc := cachetest.Minimal()
 			dc.Spec.Access.Readers = tt.says
-			api := fake.NewClientBuilder().WithScheme(scheme)
+			api := fake.NewClientBuilder().WithScheme(schemeOf(t))
 			if tt.runs {
-				set, err := workload.LeaderWorkerSet(dc, workload.Server{Image: "image"})
-				if err != nil {
-					t.Fatal(err)
-				}
-				api.WithObjects(set)
+				api.WithObjects(setOf(t, dc))
 			}
-			e := &arrowEngine{Applier: kube.Applier{Client: api.Build()}, readers: tt.manager, noAnyone: tt.noAnyone}
+			e := &Engine{Applier: kube.Applier{Client: api.Build()}, Readers: tt.manager, NoAnyone: tt.noAnyone}
 			if got, err := e.readersOf(t.Context(), dc, tt.began); err != nil || got != tt.want {
 				t.Errorf("it serves %s (%v), want %s", got, err, tt.want)
 			}

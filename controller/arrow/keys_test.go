@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package arrow
 
 import (
 	"encoding/base64"
@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -51,14 +49,10 @@ func TestTokensUnverifiable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	scheme := runtime.NewScheme()
-	if err := AddToScheme(scheme); err != nil {
-		t.Fatal(err)
+	e := &Engine{
+		Applier: kube.Applier{Client: fake.NewClientBuilder().WithScheme(schemeOf(t)).Build()}, Readers: v1alpha1.ReadersKnown, Keys: keys,
 	}
-	e := &arrowEngine{
-		Applier: kube.Applier{Client: fake.NewClientBuilder().WithScheme(scheme).Build()}, readers: v1alpha1.ReadersKnown, keys: keys,
-	}
-	dc, status := cachetest.Minimal(), &v1alpha1.DataCacheStatus{}
+	dc := cachetest.Minimal()
 	for i, step := range []struct{ api, published, says string }{
 		{"k2", "k2", "signed with the key k1, which its /openid/v1/jwks does not have"},
 		{"k1", "k1", ""},
@@ -75,11 +69,11 @@ func TestTokensUnverifiable(t *testing.T) {
 			t.Errorf("%d: the servers are told %+v, want known readers and the key %s", i, access, step.published)
 		}
 		e.accesses.Store(client.ObjectKeyFromObject(dc), access)
-		setAccess(status, e.accessConditions(t.Context(), dc, nil, nil), 1, metav1.NewTime(now))
-		known := meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionReadersKnown)
-		said := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionTokensUnverifiable)
+		conditions := e.accessConditions(t.Context(), dc, nil, nil)
+		known := meta.IsStatusConditionTrue(conditions, v1alpha1.ConditionReadersKnown)
+		said := meta.FindStatusCondition(conditions, v1alpha1.ConditionTokensUnverifiable)
 		if !known || (said != nil) != (step.says != "") || said != nil && !strings.Contains(said.Message, step.says) {
-			t.Errorf("%d: the conditions are %+v, want ReadersKnown and %q", i, status.Conditions, step.says)
+			t.Errorf("%d: the conditions are %+v, want ReadersKnown and %q", i, conditions, step.says)
 		}
 	}
 }

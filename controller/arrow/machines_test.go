@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package arrow
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,6 +22,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/heads"
 	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/controller/podstate"
 	"github.com/kubeflow/datacache/controller/workload"
@@ -98,10 +100,10 @@ func TestTolerateOutages(t *testing.T) {
 // TestLossesAreForgotten checks that nothing is kept of the lost machines of a cache that was deleted before its pods were replaced.
 func TestLossesAreForgotten(t *testing.T) {
 	t.Parallel()
-	for name, deleted := range map[string]func(e *arrowEngine, dc *v1alpha1.DataCache) error{
-		"it is being deleted": func(e *arrowEngine, dc *v1alpha1.DataCache) error { return e.Release(t.Context(), dc) },
-		"it is gone": func(e *arrowEngine, dc *v1alpha1.DataCache) error {
-			return e.releaseOrphan(t.Context(), client.ObjectKeyFromObject(dc))
+	for name, deleted := range map[string]func(e *Engine, dc *v1alpha1.DataCache) error{
+		"it is being deleted": func(e *Engine, dc *v1alpha1.DataCache) error { return e.Release(t.Context(), dc) },
+		"it is gone": func(e *Engine, dc *v1alpha1.DataCache) error {
+			return e.ReleaseOrphan(t.Context(), client.ObjectKeyFromObject(dc))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -139,13 +141,9 @@ func TestDeadHeadIsAskedOnce(t *testing.T) {
 
 // engineOfLost returns an engine of a cluster in which a cache's head runs on a machine that is ready and does not answer, and three data
 // nodes on one that does not exist, and the number of connections to the head.
-func engineOfLost(t *testing.T, dc *v1alpha1.DataCache) (e *arrowEngine, asked *int) {
+func engineOfLost(t *testing.T, dc *v1alpha1.DataCache) (e *Engine, asked *int) {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	if err := AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	set := liveSet()
+	set := setOf(t, dc)
 	set.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(dc, v1alpha1.GroupVersion.WithKind("DataCache"))}
 	objects := []client.Object{set, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "alive"}}}
 	for i := range 4 {
@@ -159,18 +157,40 @@ func engineOfLost(t *testing.T, dc *v1alpha1.DataCache) (e *arrowEngine, asked *
 		})
 		objects = append(objects, pod)
 	}
-	k := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&corev1.Pod{}, indexCache, cacheOfPod).Build()
+	k := fake.NewClientBuilder().WithScheme(schemeOf(t)).WithObjects(objects...).WithIndex(&corev1.Pod{}, IndexCache, CacheNameOf).Build()
 	asked = new(int)
 	dial := func(context.Context, *corev1.Pod) (net.Conn, error) {
 		*asked++
 		return nil, errors.New("no route to host")
 	}
-	return &arrowEngine{Applier: kube.Applier{Client: k, Live: k}, heads: heads{dial, time.Second}, warnings: &podstate.Warnings{Live: k, Now: time.Now}}, asked
+	return &Engine{Applier: kube.Applier{Client: k, Live: k}, Heads: heads.Client{Dial: dial, Timeout: time.Second}, Warnings: &podstate.Warnings{Live: k, Now: time.Now}}, asked
 }
 
 // keptBy returns the keys of what an engine remembers of caches.
-func keptBy(e *arrowEngine) (keys []any) {
+func keptBy(e *Engine) (keys []any) {
 	note := func(key, _ any) bool { keys = append(keys, key); return true }
 	e.losses.Range(note)
 	return keys
+}
+
+// setOf is the LeaderWorkerSet of a cache.
+func setOf(t *testing.T, dc *v1alpha1.DataCache) *lws.LeaderWorkerSet {
+	t.Helper()
+	set, err := workload.LeaderWorkerSet(dc, workload.Server{Image: "image"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// schemeOf has the types that the engine reads and writes.
+func schemeOf(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, lws.AddToScheme, trainer.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return scheme
 }

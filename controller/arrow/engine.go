@@ -1,7 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+// Package arrow runs caches of tables: it keeps a table as Arrow record batches in the pods of a LeaderWorkerSet.
+package arrow
 
 import (
 	"context"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/controller/engine"
+	"github.com/kubeflow/datacache/controller/heads"
 	"github.com/kubeflow/datacache/controller/issuer"
 	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/controller/objectca"
@@ -29,34 +31,34 @@ import (
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
-// arrowEngine keeps a table as Arrow record batches in the pods of a LeaderWorkerSet: each group is a copy of the table, with the
-// head as its leader. Only the files arrow*.go depend on LeaderWorkerSets and heads.
-type arrowEngine struct {
+// Engine keeps a table in the pods of a LeaderWorkerSet: each group is a copy of the table, with the head as its leader. All exported fields
+// are required but NoAnyone. It is safe for concurrent use.
+type Engine struct {
 	kube.Applier
-	server   workload.Server
-	watchers []networkingv1.NetworkPolicyPeer // who may read statuses and metrics: the manager and Prometheus
-	heads    heads
-	warnings *podstate.Warnings
+	Server        workload.Server
+	Watchers      []networkingv1.NetworkPolicyPeer // who may read statuses and metrics: the manager and Prometheus
+	Heads         heads.Client
+	Warnings      *podstate.Warnings
+	Readers       v1alpha1.Readers // of caches that don't say
+	NoAnyone      bool             // no cache may serve anyone, whatever its spec says
+	Keys          *issuer.Source
+	ObjectCacheCA *objectca.Source
+	Now           func() time.Time
+
 	losses   sync.Map // *losses by types.NamespacedName of DataCaches
-
-	readers  v1alpha1.Readers // of caches that don't say
-	noAnyone bool             // no cache may serve anyone, whatever its spec says
-	keys     *issuer.Source
 	accesses sync.Map // workload.Access by types.NamespacedName of DataCaches, as applied
-	now      func() time.Time
-
-	objectCacheCA *objectca.Source
 }
 
-var _ engine.Engine = (*arrowEngine)(nil)
+var _ engine.Engine = (*Engine)(nil)
 
-func (*arrowEngine) Describe(dc *v1alpha1.DataCache) (parts, data string) {
+// Describe implements engine.Engine.
+func (*Engine) Describe(dc *v1alpha1.DataCache) (parts, data string) {
 	return fmt.Sprintf("a head and %d data nodes", dc.Spec.Arrow.DataNodes), dc.Spec.Arrow.Data()
 }
 
-// provision replaces pods on lost machines, then creates the objects in this order, since the pods need their account and the pinned
+// Provision replaces pods on lost machines, then creates the objects in this order, since the pods need their account and the pinned
 // snapshot.
-func (e *arrowEngine) Provision(ctx context.Context, dc *v1alpha1.DataCache) error {
+func (e *Engine) Provision(ctx context.Context, dc *v1alpha1.DataCache) error {
 	if err := e.replaceLost(ctx, dc); err != nil {
 		return err
 	}
@@ -65,18 +67,18 @@ func (e *arrowEngine) Provision(ctx context.Context, dc *v1alpha1.DataCache) err
 		return err
 	}
 	e.accesses.Store(client.ObjectKeyFromObject(dc), access)
-	for _, object := range workload.Objects(dc, access, e.watchers) {
+	for _, object := range workload.Objects(dc, access, e.Watchers) {
 		if _, err := kube.Apply(ctx, e.Applier, object); err != nil {
 			return err
 		}
 	}
-	want, err := workload.LeaderWorkerSet(dc, e.server)
+	want, err := workload.LeaderWorkerSet(dc, e.Server)
 	if err != nil {
 		return err
 	}
 	changed, err := e.keepSecret(ctx, dc, want)
 	if err == nil && changed {
-		want, err = workload.LeaderWorkerSet(dc, e.server)
+		want, err = workload.LeaderWorkerSet(dc, e.Server)
 	}
 	if err != nil {
 		return err
@@ -85,8 +87,8 @@ func (e *arrowEngine) Provision(ctx context.Context, dc *v1alpha1.DataCache) err
 	return err
 }
 
-// observe queries every running head; if none answers, it derives the status from the pods.
-func (e *arrowEngine) Observe(ctx context.Context, dc *v1alpha1.DataCache) (engine.Observation, error) {
+// Observe queries every running head; if none answers, it derives the status from the pods.
+func (e *Engine) Observe(ctx context.Context, dc *v1alpha1.DataCache) (engine.Observation, error) {
 	out := engine.Observation{Selector: labels.SelectorFromSet(kube.HeadSelector(dc)).String()}
 	set, err := e.find(ctx, dc)
 	if err != nil {
@@ -109,20 +111,20 @@ func (e *arrowEngine) Observe(ctx context.Context, dc *v1alpha1.DataCache) (engi
 	}
 	answers := e.askAll(ctx, pods)
 	out.Access = e.accessConditions(ctx, dc, set, answers)
-	out.Again = slices.ContainsFunc(answers, func(a headAnswer) bool { return a.status != nil && e.keys.Lacks(a.status.Access.UnknownKey) })
-	combine(&out, set, pods, answers, why)
+	out.Again = slices.ContainsFunc(answers, func(a heads.Answer) bool { return a.Status != nil && e.Keys.Lacks(a.Status.Access.UnknownKey) })
+	heads.Combine(&out, set, pods, answers, why)
 	return out, nil
 }
 
 // explain returns what prevents the pods from being created or running; nil if they only need time.
-func (e *arrowEngine) explain(ctx context.Context, dc *v1alpha1.DataCache, set *lws.LeaderWorkerSet, pods []*corev1.Pod) (*podstate.Trouble, error) {
+func (e *Engine) explain(ctx context.Context, dc *v1alpha1.DataCache, set *lws.LeaderWorkerSet, pods []*corev1.Pod) (*podstate.Trouble, error) {
 	if t, err := e.troubleOfMachines(ctx, dc, pods); t != nil || err != nil {
 		return t, err
 	}
-	if t := podstate.TroubleOf(pods); t != nil || !podstate.NeedsWarnings(set, pods, e.warnings.Now()) {
+	if t := podstate.TroubleOf(pods); t != nil || !podstate.NeedsWarnings(set, pods, e.Warnings.Now()) {
 		return t, nil
 	}
-	events, err := e.warnings.Of(ctx, set.Namespace)
+	events, err := e.Warnings.Of(ctx, set.Namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -130,18 +132,18 @@ func (e *arrowEngine) explain(ctx context.Context, dc *v1alpha1.DataCache, set *
 }
 
 // askAll queries the running heads, in the order of their names.
-func (e *arrowEngine) askAll(ctx context.Context, pods []*corev1.Pod) []headAnswer {
-	var answers []headAnswer
+func (e *Engine) askAll(ctx context.Context, pods []*corev1.Pod) []heads.Answer {
+	var answers []heads.Answer
 	for _, pod := range podstate.RunningHeads(pods) {
-		status, err := e.heads.ask(ctx, pod)
-		answers = append(answers, headAnswer{pod, status, err})
+		status, err := e.Heads.Ask(ctx, pod)
+		answers = append(answers, heads.Answer{Pod: pod, Status: status, Err: err})
 	}
 	return answers
 }
 
-func (e *arrowEngine) pods(ctx context.Context, dc *v1alpha1.DataCache) ([]*corev1.Pod, error) {
+func (e *Engine) pods(ctx context.Context, dc *v1alpha1.DataCache) ([]*corev1.Pod, error) {
 	var list corev1.PodList
-	if err := e.Client.List(ctx, &list, client.InNamespace(dc.Namespace), client.MatchingFields{indexCache: dc.Name}); err != nil {
+	if err := e.Client.List(ctx, &list, client.InNamespace(dc.Namespace), client.MatchingFields{IndexCache: dc.Name}); err != nil {
 		return nil, fmt.Errorf("list pods of DataCache %s: %w", kube.Qualified(dc), err)
 	}
 	pods := make([]*corev1.Pod, 0, len(list.Items))
@@ -152,7 +154,7 @@ func (e *arrowEngine) pods(ctx context.Context, dc *v1alpha1.DataCache) ([]*core
 }
 
 // find returns the cache's LeaderWorkerSet; nil if there is none, or only one that is not ours.
-func (e *arrowEngine) find(ctx context.Context, dc *v1alpha1.DataCache) (*lws.LeaderWorkerSet, error) {
+func (e *Engine) find(ctx context.Context, dc *v1alpha1.DataCache) (*lws.LeaderWorkerSet, error) {
 	set := &lws.LeaderWorkerSet{}
 	err := e.Client.Get(ctx, types.NamespacedName{Namespace: dc.Namespace, Name: wellknown.CacheName(dc.Name)}, set)
 	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(set, dc) {
@@ -165,7 +167,7 @@ func (e *arrowEngine) find(ctx context.Context, dc *v1alpha1.DataCache) (*lws.Le
 }
 
 // Release deletes the LeaderWorkerSet, and with it the pods.
-func (e *arrowEngine) Release(ctx context.Context, dc *v1alpha1.DataCache) error {
+func (e *Engine) Release(ctx context.Context, dc *v1alpha1.DataCache) error {
 	e.forget(client.ObjectKeyFromObject(dc))
 	set, err := e.find(ctx, dc)
 	if err != nil || set == nil {
@@ -174,14 +176,14 @@ func (e *arrowEngine) Release(ctx context.Context, dc *v1alpha1.DataCache) error
 	return e.deleteSet(ctx, set)
 }
 
-func (e *arrowEngine) forget(cache types.NamespacedName) {
+func (e *Engine) forget(cache types.NamespacedName) {
 	e.losses.Delete(cache)
 	e.accesses.Delete(cache)
 }
 
-// releaseOrphan deletes the LeaderWorkerSet of a DataCache that no longer exists: a DataCache deleted with --cascade=orphan leaves it
+// ReleaseOrphan deletes the LeaderWorkerSet of a DataCache that no longer exists: a DataCache deleted with --cascade=orphan leaves it
 // without an owner.
-func (e *arrowEngine) releaseOrphan(ctx context.Context, cache types.NamespacedName) error {
+func (e *Engine) ReleaseOrphan(ctx context.Context, cache types.NamespacedName) error {
 	e.forget(cache)
 	set := &lws.LeaderWorkerSet{}
 	err := e.Client.Get(ctx, types.NamespacedName{Namespace: cache.Namespace, Name: wellknown.CacheName(cache.Name)}, set)
@@ -197,14 +199,9 @@ func (e *arrowEngine) releaseOrphan(ctx context.Context, cache types.NamespacedN
 	return e.deleteSet(ctx, set)
 }
 
-// isOrphan reports whether a LeaderWorkerSet was made for a DataCache with the name and has no owner any more.
-func isOrphan(set *lws.LeaderWorkerSet, cache string) bool {
-	return set.Labels[wellknown.LabelManagedBy] == wellknown.ManagedBy && set.Labels[wellknown.LabelCache] == cache && len(set.OwnerReferences) == 0
-}
-
 // deleteSet deletes in the foreground: the set exists until its pods are gone, so that a cache that is wanted again does not collide
 // with the StatefulSets of its last run.
-func (e *arrowEngine) deleteSet(ctx context.Context, set *lws.LeaderWorkerSet) error {
+func (e *Engine) deleteSet(ctx context.Context, set *lws.LeaderWorkerSet) error {
 	if set.DeletionTimestamp != nil {
 		return nil
 	}

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package heads
 
 import (
 	"cmp"
@@ -16,6 +16,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kubeflow/datacache/internal/view"
 	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/cachetest"
 )
@@ -58,7 +59,7 @@ func TestAsk(t *testing.T) {
 				}
 				return (&net.Dialer{}).DialContext(ctx, "tcp", server.Listener.Addr().String())
 			}
-			got, err := heads{dial, cmp.Or(c.timeout, time.Minute)}.ask(t.Context(), head)
+			got, err := Client{dial, cmp.Or(c.timeout, time.Minute)}.Ask(t.Context(), head)
 			if c.fails != (err != nil) {
 				t.Fatalf("ask = %+v, %v; want an error: %v", got, err, c.fails)
 			}
@@ -75,24 +76,12 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-func TestPercent(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		done, total int64
-		want        int32
-	}{{0, 0, 100}, {0, 3, 0}, {1, 3, 33}, {999, 1000, 99}, {3, 3, 100}} {
-		if got := answer("Loading", "", c.done, c.total).Percent(); got != c.want {
-			t.Errorf("%d of %d splits = %d%%, want %d%%", c.done, c.total, got, c.want)
-		}
-	}
-}
-
 // TestTheFirstVersionIsRecorded checks that the version of what has rows is recorded also if it is 0, as the first one of a Delta table is.
 func TestTheFirstVersionIsRecorded(t *testing.T) {
 	t.Parallel()
 	for splits, want := range map[int64]string{0: "", 3: "0"} {
-		h := answer("Loading", "", 0, splits)
-		h.Snapshot = 0
+		h := &view.HeadStatus{State: "Loading"}
+		h.Splits.Total = splits
 		if got := progressOf(h).Snapshot; got != want {
 			t.Errorf("with %d splits, snapshot 0 is recorded as %q, want %q", splits, got, want)
 		}

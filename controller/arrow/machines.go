@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package arrow
 
 import (
 	"context"
@@ -15,11 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
@@ -46,7 +42,7 @@ type outage struct {
 }
 
 // outages returns the outages of the machines that the pods are bound to, by the machines' names.
-func (e *arrowEngine) outages(ctx context.Context, pods []*corev1.Pod) (map[string]outage, error) {
+func (e *Engine) outages(ctx context.Context, pods []*corev1.Pod) (map[string]outage, error) {
 	out, seen := map[string]outage{}, map[string]bool{"": true}
 	for _, pod := range pods {
 		name := pod.Spec.NodeName
@@ -66,7 +62,7 @@ func (e *arrowEngine) outages(ctx context.Context, pods []*corev1.Pod) (map[stri
 }
 
 // outageOf returns nil for a machine that is ready.
-func (e *arrowEngine) outageOf(ctx context.Context, machine string) (*outage, error) {
+func (e *Engine) outageOf(ctx context.Context, machine string) (*outage, error) {
 	node := &corev1.Node{}
 	err := e.Client.Get(ctx, types.NamespacedName{Name: machine}, node)
 	if apierrors.IsNotFound(err) { // the informer may not have seen a new machine yet
@@ -148,14 +144,14 @@ type losses struct {
 }
 
 // lossesOf returns the losses of a cache, which one reconciliation at a time uses.
-func (e *arrowEngine) lossesOf(dc *v1alpha1.DataCache) *losses {
+func (e *Engine) lossesOf(dc *v1alpha1.DataCache) *losses {
 	l, _ := e.losses.LoadOrStore(client.ObjectKeyFromObject(dc), &losses{map[string]string{}, map[string]bool{}})
 	return l.(*losses) //nolint:forcetypeassert // nothing else is stored
 }
 
 // troubleOfMachines returns the trouble of the first pod, by name, whose machine has an outage, or that replaces a pod of such a machine and
 // is not ready yet; nil if there is none.
-func (e *arrowEngine) troubleOfMachines(ctx context.Context, dc *v1alpha1.DataCache, pods []*corev1.Pod) (*podstate.Trouble, error) {
+func (e *Engine) troubleOfMachines(ctx context.Context, dc *v1alpha1.DataCache, pods []*corev1.Pod) (*podstate.Trouble, error) {
 	outages, err := e.outages(ctx, pods)
 	if err != nil {
 		return nil, err
@@ -188,7 +184,7 @@ func (e *arrowEngine) troubleOfMachines(ctx context.Context, dc *v1alpha1.DataCa
 // does not answer a deleted pod stays for ever: so it is deleted without grace period. Its containers may then still run. For a cache
 // this is safe: rows are a copy of a pinned snapshot, which every process serves alike, and a head lets only one process be the data
 // node with an index.
-func (e *arrowEngine) replaceLost(ctx context.Context, dc *v1alpha1.DataCache) error {
+func (e *Engine) replaceLost(ctx context.Context, dc *v1alpha1.DataCache) error {
 	set, err := e.find(ctx, dc)
 	if err != nil || set == nil {
 		return err
@@ -201,10 +197,10 @@ func (e *arrowEngine) replaceLost(ctx context.Context, dc *v1alpha1.DataCache) e
 	if err != nil {
 		return err
 	}
-	ask := e.heads.once(ctx)
+	ask := e.Heads.Once(ctx)
 	for _, pod := range podstate.ByName(pods) {
 		o, out := outages[pod.Spec.NodeName]
-		lost := out && o.strands(pod, contactWith(pod, pods, ask), e.warnings.Now())
+		lost := out && o.strands(pod, contactWith(pod, pods, ask), e.Warnings.Now())
 		if isHead := pod.Labels[wellknown.LabelRole] == wellknown.RoleHead; isHead && set.DeletionTimestamp == nil {
 			if err := e.keepWorkers(ctx, set, pod, pods, lost, e.lossesOf(dc).kept); err != nil {
 				return err
@@ -264,7 +260,7 @@ func contactWith(pod *corev1.Pod, pods []*corev1.Pod, ask func(*corev1.Pod) *vie
 // with which the garbage collector would delete it, and accepts a StatefulSet that exists when it finds a new head. So the StatefulSet
 // of a head that goes becomes a dependent of the LeaderWorkerSet, and then of the new head's pod. If the pods of the new head have
 // another template, its data nodes must be replaced too. kept are the StatefulSets that wait for their next head.
-func (e *arrowEngine) keepWorkers(ctx context.Context, set *lws.LeaderWorkerSet, head *corev1.Pod, pods []*corev1.Pod, lost bool, kept map[string]bool) error {
+func (e *Engine) keepWorkers(ctx context.Context, set *lws.LeaderWorkerSet, head *corev1.Pod, pods []*corev1.Pod, lost bool, kept map[string]bool) error {
 	group, err := strconv.Atoi(head.Labels[lws.GroupIndexLabelKey])
 	if err != nil || group >= int(*set.Spec.Replicas) {
 		return nil //nolint:nilerr // a pod that is no group's, or whose group LeaderWorkerSet removes
@@ -311,41 +307,4 @@ func outlived(head *corev1.Pod, pods []*corev1.Pod) bool {
 		return pod.Labels[wellknown.LabelRole] == wellknown.RoleNode && pod.Labels[lws.GroupIndexLabelKey] == head.Labels[lws.GroupIndexLabelKey] &&
 			pod.CreationTimestamp.Before(&head.CreationTimestamp)
 	})
-}
-
-// readinessChanged passes events of machines that begin or end an outage.
-var readinessChanged = predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false },
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*corev1.Node)
-		after, also := e.ObjectNew.(*corev1.Node)
-		return ok && also && isReadyMachine(before) != isReadyMachine(after)
-	},
-}
-
-func isReadyMachine(node *corev1.Node) bool {
-	ready := readyOf(node)
-	return ready != nil && ready.Status == corev1.ConditionTrue
-}
-
-// cachesOnMachine maps a machine to the DataCaches with pods on it.
-func cachesOnMachine(reader client.Reader) handler.MapFunc {
-	return func(ctx context.Context, node client.Object) []reconcile.Request {
-		var pods corev1.PodList
-		if err := reader.List(ctx, &pods, client.MatchingFields{indexMachine: node.GetName()}); err != nil {
-			log.FromContext(ctx).Error(err, "list the pods of a machine", "machine", node.GetName())
-		}
-		var requests []reconcile.Request
-		for i := range pods.Items {
-			requests = append(requests, cacheRequestOfPod(ctx, &pods.Items[i])...)
-		}
-		return requests
-	}
-}
-
-func machineOfPod(object client.Object) []string {
-	if pod, ok := object.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
-		return []string{pod.Spec.NodeName}
-	}
-	return nil
 }

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package arrow
 
 import (
 	"cmp"
@@ -21,6 +21,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/heads"
 	"github.com/kubeflow/datacache/controller/issuer"
 	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/controller/podstate"
@@ -33,7 +34,7 @@ import (
 // deleted the Secret and a pod waits for it: then all pods are deleted, since those with another key could not authenticate to the new ones.
 // The certificate is in the status first, so that whoever sees a Secret's pods knows how to check them. changed says that there is another
 // one; a controller that is stopped in between leaves a certificate without a Secret, and the next one makes both again.
-func (e *arrowEngine) keepSecret(ctx context.Context, dc *v1alpha1.DataCache, want *lws.LeaderWorkerSet) (changed bool, err error) {
+func (e *Engine) keepSecret(ctx context.Context, dc *v1alpha1.DataCache, want *lws.LeaderWorkerSet) (changed bool, err error) {
 	set := &lws.LeaderWorkerSet{}
 	err = e.Client.Get(ctx, client.ObjectKeyFromObject(want), set)
 	switch {
@@ -60,7 +61,7 @@ func (e *arrowEngine) keepSecret(ctx context.Context, dc *v1alpha1.DataCache, wa
 
 // lacksSecret reports whether a Secret of the cache does not exist. The controller has no right to read
 // Secrets, so it asks the API server by a dry run whether it could create this one.
-func (e *arrowEngine) lacksSecret(ctx context.Context, dc *v1alpha1.DataCache, name string) (bool, error) {
+func (e *Engine) lacksSecret(ctx context.Context, dc *v1alpha1.DataCache, name string) (bool, error) {
 	probe := workload.Secret(dc, "", nil, nil)
 	probe.Name = name
 	err := e.Client.Create(ctx, probe, client.DryRunAll)
@@ -74,8 +75,8 @@ func (e *arrowEngine) lacksSecret(ctx context.Context, dc *v1alpha1.DataCache, n
 }
 
 // makeSecret writes the certificate of a new authority to the cache's status, then the Secret.
-func (e *arrowEngine) makeSecret(ctx context.Context, dc *v1alpha1.DataCache) error {
-	certificate, private, err := authority.New(dc.Name, e.now())
+func (e *Engine) makeSecret(ctx context.Context, dc *v1alpha1.DataCache) error {
+	certificate, private, err := authority.New(dc.Name, e.Now())
 	if err != nil {
 		return err
 	}
@@ -96,12 +97,12 @@ func (e *arrowEngine) makeSecret(ctx context.Context, dc *v1alpha1.DataCache) er
 
 // accessOf returns whom the cache's servers are to serve. A reader that can't be checked is not served: without keys, a cache for known readers
 // serves nobody.
-func (e *arrowEngine) accessOf(ctx context.Context, dc *v1alpha1.DataCache) (access workload.Access, err error) {
+func (e *Engine) accessOf(ctx context.Context, dc *v1alpha1.DataCache) (access workload.Access, err error) {
 	access = workload.Access{
 		Rows: cmp.Or(dc.Spec.TLS.Rows, v1alpha1.RowsTLS), Accounts: slices.Sorted(slices.Values(dc.Spec.Access.Accounts)),
 		Audiences: []string{wellknown.Audience(dc.Namespace, dc.Name)},
 	}
-	if placement := dc.Labels[wellknown.LabelPlacement]; placement != "" && ownerOf(dc) != nil {
+	if placement := dc.Labels[wellknown.LabelPlacement]; placement != "" && kube.JobOf(dc) != nil {
 		access.Audiences = append(access.Audiences, wellknown.PlacementAudience(placement))
 	}
 	config := &corev1.ConfigMap{}
@@ -120,22 +121,22 @@ func (e *arrowEngine) accessOf(ctx context.Context, dc *v1alpha1.DataCache) (acc
 	if access.Jobs, err = e.namesOf(ctx, dc); err != nil {
 		return access, err
 	}
-	own := e.keys.Current(ctx).Issuer
+	own := e.Keys.Current(ctx).Issuer
 	if own.URL == "" { // not known yet: as an earlier leader wrote it
 		if at := slices.IndexFunc(before.Issuers, func(i workload.Issuer) bool { return i.Audience == "" }); at >= 0 {
 			own = before.Issuers[at]
 		}
 	}
 	if dc.Spec.Arrow.ObjectCache != nil {
-		access.ObjectCacheCA = e.objectCacheCA.Current(ctx, before.ObjectCacheCA)
+		access.ObjectCacheCA = e.ObjectCacheCA.Current(ctx, before.ObjectCacheCA)
 	}
 	access.Issuers, _ = issuer.All(own, dc.Spec.Access.Issuers) // accessConditions have the error
 	return access, nil
 }
 
 // readersOf returns whom the cache serves: as its spec says, else as it began. The manager's setting is for caches whose pods start now.
-func (e *arrowEngine) readersOf(ctx context.Context, dc *v1alpha1.DataCache, began v1alpha1.Readers) (v1alpha1.Readers, error) {
-	if e.noAnyone {
+func (e *Engine) readersOf(ctx context.Context, dc *v1alpha1.DataCache, began v1alpha1.Readers) (v1alpha1.Readers, error) {
+	if e.NoAnyone {
 		return v1alpha1.ReadersKnown, nil
 	}
 	if dc.Spec.Access.Readers != "" {
@@ -148,11 +149,11 @@ func (e *arrowEngine) readersOf(ctx context.Context, dc *v1alpha1.DataCache, beg
 	if set != nil && began != "" {
 		return began, nil
 	}
-	return e.readers, nil
+	return e.Readers, nil
 }
 
 // namespacesOf returns the namespaces whose accounts may read. Those that a selector chooses are listed only for a cache that checks them.
-func (e *arrowEngine) namespacesOf(ctx context.Context, dc *v1alpha1.DataCache, readers v1alpha1.Readers) ([]string, error) {
+func (e *Engine) namespacesOf(ctx context.Context, dc *v1alpha1.DataCache, readers v1alpha1.Readers) ([]string, error) {
 	names := []string{dc.Namespace}
 	switch chosen := dc.Spec.Access.Namespaces; {
 	case chosen.From == v1alpha1.AccessNames:
@@ -176,7 +177,7 @@ func (e *arrowEngine) namespacesOf(ctx context.Context, dc *v1alpha1.DataCache, 
 }
 
 // namesOf returns the names of the TrainJobs that use the cache and whose tokens were made before they had one.
-func (e *arrowEngine) namesOf(ctx context.Context, dc *v1alpha1.DataCache) (map[string]string, error) {
+func (e *Engine) namesOf(ctx context.Context, dc *v1alpha1.DataCache) (map[string]string, error) {
 	var names map[string]string
 	for _, user := range dc.Status.UsedBy {
 		job := &trainer.TrainJob{}
@@ -195,7 +196,7 @@ func (e *arrowEngine) namesOf(ctx context.Context, dc *v1alpha1.DataCache) (map[
 }
 
 // accessConditions are the conditions of who reads the cache; nil if nothing was applied yet, or the cache is released.
-func (e *arrowEngine) accessConditions(ctx context.Context, dc *v1alpha1.DataCache, set *lws.LeaderWorkerSet, answers []headAnswer) []metav1.Condition {
+func (e *Engine) accessConditions(ctx context.Context, dc *v1alpha1.DataCache, set *lws.LeaderWorkerSet, answers []heads.Answer) []metav1.Condition {
 	applied, ok := e.accesses.Load(client.ObjectKeyFromObject(dc))
 	access, _ := applied.(workload.Access)
 	if !ok {
@@ -207,18 +208,18 @@ func (e *arrowEngine) accessConditions(ctx context.Context, dc *v1alpha1.DataCac
 		known.Reason, known.Message = v1alpha1.ReasonStartedBefore, "its pods were started by an earlier release and serve whoever connects, in plain text: suspend and resume it to start others"
 	case access.Readers == v1alpha1.ReadersAnyone:
 		known.Reason, known.Message = v1alpha1.ReasonAnyone, "whoever can connect to its head reads its rows: set access.readers: Known"
-	case slices.ContainsFunc(answers, func(a headAnswer) bool {
-		return a.status != nil && a.status.Access.Readers != string(v1alpha1.ReadersKnown)
+	case slices.ContainsFunc(answers, func(a heads.Answer) bool {
+		return a.Status != nil && a.Status.Access.Readers != string(v1alpha1.ReadersKnown)
 	}):
 		known.Reason, known.Message = v1alpha1.ReasonApplying, "its heads have not read the change yet, which takes up to two minutes"
 	default:
 		known.Status, known.Reason, known.Message = metav1.ConditionTrue, v1alpha1.ReasonKnown, "it serves only accounts that access names, by their tokens"
-		if e.noAnyone && dc.Spec.Access.Readers == v1alpha1.ReadersAnyone {
+		if e.NoAnyone && dc.Spec.Access.Readers == v1alpha1.ReadersAnyone {
 			known.Message = "access.readers: Anyone is not allowed by this installation (--allow-anyone=false): " + known.Message
 		}
 	}
 	conditions := []metav1.Condition{known}
-	keys := e.keys.Current(ctx)
+	keys := e.Keys.Current(ctx)
 	_, wrong := issuer.All(keys.Issuer, dc.Spec.Access.Issuers)
 	if err := cmp.Or(keys.Err, wrong); err != nil && checksTokens(dc, access.Readers) {
 		conditions = append(conditions, metav1.Condition{
@@ -233,8 +234,8 @@ func checksTokens(dc *v1alpha1.DataCache, readers v1alpha1.Readers) bool {
 	return readers == v1alpha1.ReadersKnown || dc.Spec.TLS.Rows == v1alpha1.RowsTLS
 }
 
-// trusted returns the certificate of the cache's authority for clients, "" if they are to connect in plain text.
-func trusted(dc *v1alpha1.DataCache) string {
+// Trusted returns the certificate of the cache's authority for clients, "" if they are to connect in plain text.
+func Trusted(dc *v1alpha1.DataCache) string {
 	if !byTLS(dc, dc.Status.Conditions) {
 		return ""
 	}
