@@ -99,7 +99,7 @@ def test_several_datacaches_are_named(posted: tuple[TrainerClient, list[dict[str
     [{"source": "s3://bucket/train/"}, {"storage_uri": "cache+s3://bucket/train/"}],
     ids=lambda named: next(iter(named)),
 )
-def test_files_of_no_table(named: dict[str, str], posted: tuple[TrainerClient, list[dict[str, Any]]]) -> None:
+def test_files_of_no_table(named: dict[str, Any], posted: tuple[TrainerClient, list[dict[str, Any]]]) -> None:
     client, bodies = posted
     client.train(
         runtime=RUNTIME,

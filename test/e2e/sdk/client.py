@@ -21,20 +21,10 @@ from typing import Any
 import bert
 import functions
 from kubeflow.common.types import KubernetesBackendConfig
-from kubeflow.trainer import (
-    CustomTrainer,
-    DataCacheInitializer,
-    Initializer,
-    TrainerClient,
-)
+from kubeflow.trainer import CustomTrainer, DataCacheInitializer, Initializer, TrainerClient
 from kubeflow.trainer.options import Annotations, Name
 
-from kubeflow_datacache.sdk import (
-    ArrowCacheDatasetInitializer,
-    Derive,
-    FluidDatasetInitializer,
-    cache_status,
-)
+from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, Derive, FluidDatasetInitializer, cache_status
 
 INITIALIZERS = {
     "DataCacheInitializer": DataCacheInitializer,
@@ -60,10 +50,7 @@ def train(client: TrainerClient, job: dict[str, Any]) -> dict[str, Any]:
         options.append(bert.volumes(job["volumes"]))
     try:
         name = client.train(
-            runtime=job["runtime"],
-            initializer=Initializer(dataset=dataset),
-            trainer=trainer,
-            options=options,
+            runtime=job["runtime"], initializer=Initializer(dataset=dataset), trainer=trainer, options=options
         )
     except RuntimeError as e:
         return {"refused": f"{e}: {e.__cause__}"}
@@ -89,10 +76,7 @@ def look(client: TrainerClient, name: str) -> dict[str, Any]:
 
 def main() -> None:
     """Answer calls until the end of input."""
-    answers, sys.stdout = (
-        sys.stdout,
-        sys.stderr,
-    )  # keeps prints of libraries out of the answers
+    answers, sys.stdout = sys.stdout, sys.stderr  # keeps prints of libraries out of the answers
     for line in sys.stdin:
         verb, namespace, argument = json.loads(line)
         backend = KubernetesBackendConfig(namespace=namespace, config_file=os.environ["KUBECONFIG"])

@@ -3,6 +3,7 @@
 """The step that makes a dataset of a table's rows before a TrainJob trains on it."""
 
 import builtins
+import contextlib
 import dis
 import hashlib
 import inspect
@@ -87,12 +88,10 @@ class Derive:
         return json.dumps({name: value for name, value in step.items() if value is not None})
 
     def _script(self, fn: Callable[..., Any]) -> str:
-        name = getattr(fn, "__name__", "")
-        try:
+        name, source = getattr(fn, "__name__", ""), ""
+        with contextlib.suppress(OSError, TypeError):
             source = textwrap.dedent(inspect.getsource(fn))
-        except (OSError, TypeError):
-            name = ""
-        if not name.isidentifier() or not inspect.isfunction(fn):
+        if not source or not name.isidentifier() or not inspect.isfunction(fn):
             raise ValueError(f"fn is {fn!r}: it must be a function with a source text, defined by def")
         if used := sorted(_from_around(fn.__code__) - {name, *dir(builtins)}):
             raise ValueError(
