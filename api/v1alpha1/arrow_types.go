@@ -115,12 +115,19 @@ type ArrowCache struct {
 	// +optional
 	Spill *Spill `json:"spill,omitempty" rows:"no"`
 
+	// firstEpoch is the command of the epoch whose rows are loaded first, as JSON, if planning can count rows: {"seed":7,"global_batch":256}. Unset: rows
+	// are loaded as clients need them, or in file order.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:Pattern=`^\{[^\n]*\}$`
+	FirstEpoch string `json:"firstEpoch,omitempty" rows:"no"`
+
 	// serviceAccount configures the account that the cache's pods run as; each cache has its own.
 	// +optional
 	ServiceAccount ServiceAccount `json:"serviceAccount,omitempty" rows:"no"`
 
 	// env sets environment variables of head and data nodes: those of the object store's client, whose names begin with AWS_, AZURE_, GCS_, GOOGLE_ or
-	// S3_, such as AWS_REGION or AWS_ENDPOINT_URL_S3; HF_ENDPOINT; and FIRST_EPOCH, the epoch command whose rows are loaded first.
+	// S3_, such as AWS_REGION or AWS_ENDPOINT_URL_S3; and HF_ENDPOINT.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -344,10 +351,10 @@ type ServiceAccount struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// StoreVariable is a plain environment variable of the object store's client, or FIRST_EPOCH.
+// StoreVariable is a plain environment variable of the object store's client.
 type StoreVariable struct {
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:Pattern=`^((AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+|HF_ENDPOINT|FIRST_EPOCH)$`
+	// +kubebuilder:validation:Pattern=`^((AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+|HF_ENDPOINT)$`
 	Name string `json:"name"`
 	// +kubebuilder:validation:MaxLength=4096
 	Value string `json:"value"`

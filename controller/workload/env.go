@@ -43,6 +43,7 @@ const (
 	envNames      = "TLS_NAMES"
 	envGoMemory   = "GOMEMLIMIT"
 	envMachine    = "NODE_NAME"
+	envFirst      = "FIRST_EPOCH"
 	envPuts       = "PUTS"
 	envPutKeep    = "PUT_KEEP"
 	envPutLimit   = "PUT_LIMIT"
@@ -118,6 +119,9 @@ func selectionEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
 	}
 	if arrow.TrustManifests {
 		env = append(env, variable(envTrust, "true"))
+	}
+	if arrow.FirstEpoch != "" {
+		env = append(env, variable(envFirst, arrow.FirstEpoch))
 	}
 	return env
 }

@@ -113,6 +113,9 @@ func podSettingsHash(dc *v1alpha1.DataCache) (string, error) {
 	if arrow.Spill != nil || arrow.MayPut() { // caches without them keep the hash that they have
 		settings = append(settings, arrow.Spill, arrow.Puts.OfPods())
 	}
+	if arrow.FirstEpoch != "" {
+		settings = append(settings, arrow.FirstEpoch)
+	}
 	text, err := json.Marshal(settings)
 	if err != nil {
 		return "", fmt.Errorf("write the settings of pods as JSON: %w", err)

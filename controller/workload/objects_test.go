@@ -128,6 +128,7 @@ func TestSelectionEnv(t *testing.T) {
 		},
 		"some columns":      {v1alpha1.ArrowCache{Columns: []string{"id", "a,b"}}, []corev1.EnvVar{{Name: "TABLE_COLUMNS", Value: `["id","a,b"]`}}},
 		"some rows":         {v1alpha1.ArrowCache{Filter: new("id > 7")}, []corev1.EnvVar{{Name: "FILTER", Value: "id > 7"}}},
+		"the first epoch":   {v1alpha1.ArrowCache{FirstEpoch: `{"seed":7}`}, []corev1.EnvVar{{Name: "FIRST_EPOCH", Value: `{"seed":7}`}}},
 		"trusted manifests": {v1alpha1.ArrowCache{TrustManifests: true}, []corev1.EnvVar{{Name: "TRUST_MANIFESTS", Value: "true"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -163,6 +164,7 @@ func TestPodsOutliveThePin(t *testing.T) {
 		"other keys": {func(dc *v1alpha1.DataCache) {
 			dc.Spec.Credentials = &v1alpha1.Credentials{SecretRef: corev1.LocalObjectReference{Name: "new"}}
 		}, "image", true},
+		"another first epoch": {func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.FirstEpoch = `{"seed":8}` }, "image", true},
 		"a template": {func(dc *v1alpha1.DataCache) {
 			dc.Spec.Arrow.Head.Template = &v1alpha1.PodTemplate{Metadata: v1alpha1.PodMetadata{Labels: map[string]string{"a": "b"}}}
 		}, "image", true},

@@ -25,7 +25,7 @@ import (
 // ones are those of the Kubeflow SDK's DataCacheInitializer.
 var parameterNames = []string{
 	"METADATA_LOC", "CLUSTER_SIZE", "HEAD_CPU", "HEAD_MEM", "WORKER_CPU", "WORKER_MEM", "SPILL_LIMIT", "SPILL_STORAGE_CLASS", folderName, "IAM_ROLE",
-	"SCHEMA_NAME", "TABLE_NAME", "CATALOG_URI", "CATALOG_WAREHOUSE", "COLUMNS", "FILTER", "SNAPSHOT_ID", "TRUST_MANIFESTS", "PUTS", deriveName, "CACHE_SCOPE", "IDLE_TTL",
+	"SCHEMA_NAME", "TABLE_NAME", "CATALOG_URI", "CATALOG_WAREHOUSE", "COLUMNS", "FILTER", "SNAPSHOT_ID", "TRUST_MANIFESTS", "PUTS", deriveName, firstEpochName, "CACHE_SCOPE", "IDLE_TTL",
 	"READERS", "SUSPEND_GRACE", "READINESS_INITIAL_DELAY_SECONDS", "READINESS_PERIOD_SECONDS", "READINESS_TIMEOUT_SECONDS", "READINESS_FAILURE_THRESHOLD",
 }
 
@@ -50,8 +50,8 @@ var fluidNames = []string{
 	"CACHE_NAME", "WARM_UP",
 }
 
-// storeName matches the variables that DataCache.spec.arrow.env accepts: of object stores' clients, and of the epoch that is loaded first.
-var storeName = regexp.MustCompile(`^((AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+|HF_ENDPOINT|` + firstEpochName + `)$`)
+// storeName matches the variables of object stores' clients, which DataCache.spec.arrow.env accepts.
+var storeName = regexp.MustCompile(`^((AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+|HF_ENDPOINT)$`)
 
 // queryNames maps the query parameters of a cache:// URI to the corresponding variables, folderNames those of a cache+ URI, and deltaNames those
 // of one of a Delta table. PARTITIONS can be set only there.
@@ -140,7 +140,7 @@ func (g parameters) addOwn(env []corev1.EnvVar) field.ErrorList {
 		case v.Name != StatusVariable && !IsParameter(v.Name):
 			errs = append(errs, field.Invalid(at.Child("name"), v.Name, "is no parameter of a cache; those are "+
 				strings.Join(slices.Concat(parameterNames, gateNames, fluidNames), ", ")+
-				" HF_ENDPOINT, FIRST_EPOCH and what begins with AWS_, AZURE_, GCS_, GOOGLE_ or S3_; variables for training go into spec.trainer.env"))
+				", HF_ENDPOINT and what begins with AWS_, AZURE_, GCS_, GOOGLE_ or S3_; variables for training go into spec.trainer.env"))
 		case seen[v.Name]:
 			errs = append(errs, field.Duplicate(at.Child("name"), v.Name))
 		case v.ValueFrom != nil:

@@ -126,6 +126,7 @@ func TestParseRefuses(t *testing.T) {
 		{"negative suspend grace", trainJob(table, location, "SUSPEND_GRACE=-1s"), []string{atEnv1, "not negative"}},
 		{"negative idle TTL", trainJob(table, "CACHE_SCOPE=namespace", "IDLE_TTL=-1h", location), []string{atEnv1, "not negative"}},
 		{"first epoch", trainJob(table, location, "FIRST_EPOCH=seed 7"), []string{atEnv1, "must be the command of an epoch as JSON"}},
+		{"first epoch without a batch", trainJob(table, location, `FIRST_EPOCH={"seed":7}`), []string{atEnv1, "with seed and global_batch"}},
 		{"store variable's value", trainJob(table, location, "AWS_REGION="+strings.Repeat("x", 4097)), []string{atEnv1, "AWS_REGION is too long"}},
 		{"store variables without number", trainJob(table, append(manyVariables(65), location)...), []string{"spec.initializer.dataset.env: Too many", "at most 64"}},
 

@@ -201,9 +201,9 @@ func TestParse(t *testing.T) {
 			plain(func(_ *Request, a *v1alpha1.ArrowCache) {
 				a.Env = []v1alpha1.StoreVariable{{Name: "AWS_REGION", Value: "eu-1"}, {Name: "AZURE_TENANT_ID", Value: "t"}, {Name: "S3_ENDPOINT", Value: "x"}}
 			})},
-		{"the first epoch", trainJob(table, location, `FIRST_EPOCH={"seed":7,"global_batch":256}`), nil,
+		{"the first epoch", trainJob(table, location, "FIRST_EPOCH={\"seed\": 7,\n\"global_batch\":256}"), nil,
 			plain(func(_ *Request, a *v1alpha1.ArrowCache) {
-				a.Env = []v1alpha1.StoreVariable{{Name: "FIRST_EPOCH", Value: `{"seed":7,"global_batch":256}`}}
+				a.FirstEpoch = `{"seed":7,"global_batch":256}`
 			})},
 		{"readiness", trainJob(table, location, "READINESS_INITIAL_DELAY_SECONDS=0", "READINESS_PERIOD_SECONDS=20", "READINESS_FAILURE_THRESHOLD=9"), nil,
 			plain(func(_ *Request, a *v1alpha1.ArrowCache) {

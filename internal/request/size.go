@@ -4,7 +4,6 @@
 package request
 
 import (
-	"encoding/json"
 	"math"
 	"path"
 	"slices"
@@ -141,9 +140,6 @@ func (s *spec) access(arrow *v1alpha1.ArrowCache) (credentials *v1alpha1.Credent
 		}
 		if runes(p.name) > maxVariable || runes(p.value) > maxValue {
 			s.refuse(p, "%s is too long: at most %d characters in the name and %d in the value are allowed", p.name, maxVariable, maxValue)
-		}
-		if p.name == firstEpochName && json.Unmarshal([]byte(p.value), &map[string]any{}) != nil {
-			s.refuse(p, `must be the command of an epoch as JSON, such as {"seed":7,"global_batch":256}`)
 		}
 		arrow.Env = append(arrow.Env, v1alpha1.StoreVariable{Name: p.name, Value: p.value})
 	}

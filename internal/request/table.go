@@ -4,6 +4,7 @@
 package request
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -214,6 +215,11 @@ func (s *spec) selection(arrow *v1alpha1.ArrowCache) {
 		}
 		arrow.Puts, arrow.Derive = &v1alpha1.Puts{Enabled: true}, step
 	}
+	if p, ok := s.lookup(firstEpochName); ok {
+		if arrow.FirstEpoch = compactEpoch(p.value); arrow.FirstEpoch == "" {
+			s.refuse(p, `must be the command of an epoch as JSON with seed and global_batch, such as {"seed":7,"global_batch":256}`)
+		}
+	}
 	p, ok := s.lookup("FILTER")
 	if !ok || strings.TrimSpace(p.value) == "" {
 		return
@@ -248,6 +254,22 @@ func parseStep(text string) (*v1alpha1.Derive, string) {
 		return nil, fmt.Sprintf("workers is %d: it must be from 1 to %d", step.Workers, maxWorkers)
 	}
 	return step, ""
+}
+
+// compactEpoch returns the command of an epoch as one line of JSON; "" if it is none.
+func compactEpoch(text string) string {
+	var needed struct {
+		Seed        *uint64 `json:"seed"`
+		GlobalBatch *uint64 `json:"global_batch"`
+	}
+	if json.Unmarshal([]byte(text), &needed) != nil || needed.Seed == nil || needed.GlobalBatch == nil {
+		return ""
+	}
+	var line bytes.Buffer
+	if json.Compact(&line, []byte(text)) != nil || line.Len() > maxValue {
+		return ""
+	}
+	return line.String()
 }
 
 // versionName is the query parameter that selects a version of a Delta table.

@@ -71,7 +71,7 @@ def test_the_sdk_posts_the_golden_trainjob(
 
 def test_a_datacache_that_exists_is_named_alone(posted: tuple[TrainerClient, list[dict[str, Any]]]) -> None:
     client, bodies = posted
-    dataset = ArrowCacheDatasetInitializer(storage_uri="datacache://team-b/reviews", ready_timeout="2h")
+    dataset = ArrowCacheDatasetInitializer(storage_uri="datacache://team-b/reviews", ready_timeout="2h", gate="counted")
     client.train(
         runtime=RUNTIME, initializer=Initializer(dataset=dataset), trainer=CustomTrainerContainer(image="trainer:1")
     )
@@ -81,6 +81,7 @@ def test_a_datacache_that_exists_is_named_alone(posted: tuple[TrainerClient, lis
         "CLUSTER_SIZE": "1",
         "METADATA_LOC": "",
         "READY_TIMEOUT": "2h",
+        "GATE": "counted",
     }
 
 
@@ -183,6 +184,17 @@ def test_a_command_is_sent_as_a_step() -> None:
     assert json.loads(step.derive or "")["command"] == ["tok", "--fast"]
 
 
+def test_the_first_epoch_is_sent(posted: tuple[TrainerClient, list[dict[str, Any]]]) -> None:
+    client, bodies = posted
+    first = {"seed": 7, "global_batch": 256}
+    dataset = ArrowCacheDatasetInitializer(**_TABLE, gate="counted", first_epoch=first)
+    client.train(
+        runtime=RUNTIME, initializer=Initializer(dataset=dataset), trainer=CustomTrainerContainer(image="trainer:1")
+    )
+    _, sent = _sent(bodies)
+    assert (sent["GATE"], json.loads(sent["FIRST_EPOCH"])) == ("counted", first)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -230,6 +242,7 @@ def test_steps_that_can_not_be_sent(given: dict[str, Any], words: list[str]) -> 
             {"storage_uri": "datacache://reviews", "derive": Derive(dataset="tok", image="i")},
             ["datacache://reviews", "leave derive out"],
         ),
+        ({"storage_uri": "datacache://reviews", "first_epoch": {"seed": 7}}, ["leave first_epoch out"]),
         ({"storage_uri": "datacache://reviews", "filter": "a = 1"}, ["datacache://reviews", "filter"]),
     ],
     ids=lambda value: "" if isinstance(value, list) else "-".join(value),

@@ -4,7 +4,9 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 from kubeflow.trainer import DataCacheInitializer
@@ -29,7 +31,7 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         storage_uri: cache://<schema>/<table>, instead of the two names; cache+<source>?partitions=off, instead of
             source; or datacache://[<namespace>/]<name> for an existing DataCache, with /<dataset> behind namespace and
             name for one of the datasets that were put into it, or several separated by commas, and
-            then no other argument but ready_timeout.
+            then no other argument but ready_timeout and gate.
         source: a folder, glob or file of Parquet files that belong to no table, such as "s3://bucket/train/", or a data
             set on a Hugging Face hub: "hf://owner/name[@revision][?config=name&split=name]", or a Delta table:
             "delta+s3://bucket/table". Then neither metadata_loc, catalog_uri nor names of a table may be given, and
@@ -45,6 +47,9 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
             "job", and "namespace" with derive.
         idle_ttl: how long to keep a shared cache after its last user, such as "30m" or "10h".
         ready_timeout: how long the TrainJob waits for its cache, such as "2h".
+        gate: "ready" (the default), or "counted" to train when the rows are counted, and read them while they load.
+        first_epoch: with gate="counted", what the script's loader will read first, so that these rows are loaded first:
+            {"seed": 7, "global_batch": 256}, and other fields of an epoch's command that differ from the defaults.
         head_cpu: CPU of the head, a Kubernetes quantity such as "1".
         head_mem: memory of the head, such as "1Gi".
         worker_cpu: CPU of each data node.
@@ -65,6 +70,8 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
     cache_scope: str | None
     idle_ttl: str | None
     ready_timeout: str | None
+    gate: str | None
+    first_epoch: str | None
 
     def __init__(
         self,
@@ -84,6 +91,8 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         cache_scope: str | None = None,
         idle_ttl: str | None = None,
         ready_timeout: str | None = None,
+        gate: str | None = None,
+        first_epoch: Mapping[str, Any] | None = None,
         head_cpu: str | None = None,
         head_mem: str | None = None,
         worker_cpu: str | None = None,
@@ -97,6 +106,7 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         self.catalog_uri, self.catalog_warehouse = catalog_uri, catalog_warehouse
         self.derive = None if derive is None else derive.variable()
         self.cache_scope, self.idle_ttl, self.ready_timeout = cache_scope, idle_ttl, ready_timeout
+        self.gate, self.first_epoch = gate, json.dumps(first_epoch) if first_epoch else None
         self.head_cpu, self.head_mem = quantity("head_cpu", head_cpu), quantity("head_mem", head_mem)
         self.worker_cpu, self.worker_mem = quantity("worker_cpu", worker_cpu), quantity("worker_mem", worker_mem)
         self.iam_role = iam_role
@@ -145,7 +155,7 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
 
     def _refer(self, storage_uri: str, *given: object) -> None:
         """Refers to an existing DataCache."""
-        others = {name: value for name, value in vars(self).items() if value and name != "ready_timeout"}
+        others = {name: value for name, value in vars(self).items() if value and name not in ("ready_timeout", "gate")}
         if others or any(given):
             raise ValueError(
                 f"{storage_uri} names a DataCache, which says itself what it caches:"
