@@ -14,6 +14,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/kubeflow/datacache/cacheserver/offheap"
+	"github.com/kubeflow/datacache/cacheserver/rows/bitmap"
 )
 
 // TargetBytes is the default length of a chunk's body, in bytes.
@@ -91,7 +92,7 @@ func (b *Builder) Append(batch arrow.RecordBatch, keep []byte) error {
 	if keep != nil && int64(len(keep)) < (rows+7)/8 {
 		return fmt.Errorf("%d bytes of bits for %d rows", len(keep), rows)
 	}
-	if rows == 0 || keep != nil && ones(unsafe.Pointer(unsafe.SliceData(keep)), 0, int(rows)) == 0 {
+	if rows == 0 || keep != nil && bitmap.Ones(unsafe.Pointer(unsafe.SliceData(keep)), 0, int(rows)) == 0 {
 		return nil
 	}
 	if err := b.append(batch, keep); err != nil {

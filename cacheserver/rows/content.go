@@ -9,6 +9,8 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/zeebo/xxh3"
+
+	"github.com/kubeflow/datacache/cacheserver/rows/bitmap"
 )
 
 // Content hashes rows by their values: equal rows in equal order have equal hashes, whatever batches they come in and however they are stored.
@@ -71,7 +73,7 @@ func (c *Content) add(n *node, d arrow.ArrayData, from, count int) {
 	}
 	bits := start(d, 0, 0)
 	for end := at + count; at < end; {
-		one, run := bitRun(bits, int64(at), end-at)
+		one, run := bitmap.Run(bits, int64(at), end-at)
 		c.nodes[n.id].valid.put(one, run)
 		if one {
 			c.addValid(n, d, at, run)
@@ -87,7 +89,7 @@ func (c *Content) addValid(n *node, d arrow.ArrayData, at, count int) {
 	case kindBool:
 		bits := start(d, 1, 0)
 		for end := at + count; at < end; {
-			one, run := bitRun(bits, int64(at), end-at)
+			one, run := bitmap.Run(bits, int64(at), end-at)
 			h.bits.put(one, run)
 			at += run
 		}

@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"unsafe"
+
+	"github.com/kubeflow/datacache/cacheserver/rows/bitmap"
 )
 
 // maxBody is the maximum size of a body, and of the slots or data of one array: 32-bit offsets and gRPC messages end at 2 GiB.
@@ -167,7 +169,7 @@ func (p *copier) measureNulls(n *node, s *sum, sb *sourceBuffers, ps []piece) {
 		case q.src < 0:
 			s.nulls += int64(q.n)
 		case sb.valid[q.src] != nil:
-			s.nulls += int64(int(q.n) - ones(sb.valid[q.src], q.start+sb.bitOf(q.src), int(q.n)))
+			s.nulls += int64(int(q.n) - bitmap.Ones(sb.valid[q.src], q.start+sb.bitOf(q.src), int(q.n)))
 		}
 	}
 	s.valid = s.nulls > 0

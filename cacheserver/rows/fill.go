@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"iter"
 	"unsafe"
+
+	"github.com/kubeflow/datacache/cacheserver/rows/bitmap"
 )
 
 // fill copies the measured rows to the places assigned by place. It writes every byte of body, padding included, and makes the null
@@ -105,34 +107,33 @@ func (p *copier) buffer(buf int) []byte {
 
 // writeValidity writes the bitmap of the pieces and returns the number of valid slots.
 func writeValidity(dst []byte, sb *sourceBuffers, ps []piece) int {
-	w := bitWriter{dst: dst}
+	w := bitmap.NewWriter(dst)
 	for i := range ps {
 		q := &ps[i]
 		switch {
 		case q.src < 0:
-			w.fill(false, int(q.n))
+			w.Fill(false, int(q.n))
 		case sb.valid[q.src] == nil:
-			w.fill(true, int(q.n))
+			w.Fill(true, int(q.n))
 		default:
-			w.take(sb.valid[q.src], q.start+sb.bitOf(q.src), int(q.n))
+			w.Take(sb.valid[q.src], q.start+sb.bitOf(q.src), int(q.n))
 		}
 	}
-	w.close()
-	return w.ones
+	return w.Close()
 }
 
 // writeBits writes the values of a boolean node.
 func writeBits(dst []byte, sb *sourceBuffers, ps []piece) {
-	w := bitWriter{dst: dst}
+	w := bitmap.NewWriter(dst)
 	for i := range ps {
 		q := &ps[i]
 		if q.src < 0 {
-			w.fill(false, int(q.n))
+			w.Fill(false, int(q.n))
 			continue
 		}
-		w.take(sb.a[q.src], q.start+sb.bitOf(q.src), int(q.n))
+		w.Take(sb.a[q.src], q.start+sb.bitOf(q.src), int(q.n))
 	}
-	w.close()
+	w.Close()
 }
 
 // writeValues writes values of width bytes and returns where they end.
@@ -269,7 +270,7 @@ func keepValid(dst, valid []byte) {
 func zeroNulls(dst, valid []byte, n, width int) {
 	bits := unsafe.Pointer(unsafe.SliceData(valid))
 	for at := 0; at < n; {
-		one, run := bitRun(bits, int64(at), n-at)
+		one, run := bitmap.Run(bits, int64(at), n-at)
 		if !one {
 			clear(dst[at*width : (at+run)*width])
 		}

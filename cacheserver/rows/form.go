@@ -10,6 +10,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 
+	"github.com/kubeflow/datacache/cacheserver/rows/bitmap"
 	"github.com/kubeflow/datacache/cacheserver/rows/integer"
 )
 
@@ -81,7 +82,7 @@ func (p *copier) formOf(n *node) form {
 		if valid := sb.valid[q.src]; valid == nil {
 			shorter = e.Add(unsafe.Add(sb.a[q.src], q.start*int64(n.width)), int(q.n), n.width)
 		} else {
-			shorter = addValid(&e, sb.a[q.src], q, bitmap(valid, q.start+sb.bitOf(q.src)+int64(q.n)), sb.bitOf(q.src), n.width)
+			shorter = addValid(&e, sb.a[q.src], q, bitmap.Bytes(valid, q.start+sb.bitOf(q.src)+int64(q.n)), sb.bitOf(q.src), n.width)
 		}
 		if !shorter {
 			return whole(n.width)
@@ -98,7 +99,7 @@ func (p *copier) formOf(n *node) form {
 func addValid(e *integer.Extent, src unsafe.Pointer, q *piece, valid []byte, bit int64, width int) bool {
 	for at := q.start; at < q.start+int64(q.n); at += 64 {
 		n := int(min(64, q.start+int64(q.n)-at))
-		from, word, all := unsafe.Add(src, at*int64(width)), load64(valid, bit+at), ^uint64(0)>>(64-n)
+		from, word, all := unsafe.Add(src, at*int64(width)), bitmap.Load64(valid, bit+at), ^uint64(0)>>(64-n)
 		switch word &= all; word {
 		case 0:
 		case all:

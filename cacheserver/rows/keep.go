@@ -7,12 +7,14 @@ import (
 	"iter"
 	"sort"
 	"unsafe"
+
+	"github.com/kubeflow/datacache/cacheserver/rows/bitmap"
 )
 
 // sparse reports whether at least a quarter of the rows are dropped: then the kept rows are copied at once, so that the batch does
 // not stay in memory for a few of its rows.
 func sparse(keep []byte, rows int) bool {
-	return keep != nil && ones(unsafe.Pointer(unsafe.SliceData(keep)), 0, rows)*4 < rows*3
+	return keep != nil && bitmap.Ones(unsafe.Pointer(unsafe.SliceData(keep)), 0, rows)*4 < rows*3
 }
 
 // runs yields the start and length of each run of kept rows in [lo, hi).
@@ -24,7 +26,7 @@ func (s *source) runs(lo, hi int64) iter.Seq2[int64, int64] {
 		}
 		bits := unsafe.Pointer(unsafe.SliceData(s.keep))
 		for lo < hi {
-			one, run := bitRun(bits, lo, int(hi-lo))
+			one, run := bitmap.Run(bits, lo, int(hi-lo))
 			if one && !yield(lo, int64(run)) {
 				return
 			}

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/kubeflow/datacache/cacheserver/rows/bitmap"
 )
 
 // The values in null slots are undefined: a decoder may leave a string in a null slot, or valid fields in a null struct. A slab has
@@ -19,7 +21,7 @@ import (
 func dirty(n *node, d arrow.ArrayData, at, count int) bool {
 	bits := start(d, 0, 0)
 	for end := at + count; at < end; {
-		one, run := bitRun(bits, int64(at), end-at)
+		one, run := bitmap.Run(bits, int64(at), end-at)
 		if !one && dirtyRun(n, d, at, run) {
 			return true
 		}
@@ -54,7 +56,7 @@ func allNull(n *node, d arrow.ArrayData, from, count int) bool {
 	if d.NullN() == 0 || len(buffer(d, 0)) < (d.Offset()+from+count+7)/8 {
 		return false
 	}
-	return ones(start(d, 0, 0), int64(d.Offset()+from), count) == 0
+	return bitmap.Ones(start(d, 0, 0), int64(d.Offset()+from), count) == 0
 }
 
 // cut splits the pieces of a node at its nulls, so that values in null slots are not copied.
@@ -76,7 +78,7 @@ func (p *copier) cut(n *node, ps []piece) []piece {
 
 func appendRuns(out []piece, q piece, bits unsafe.Pointer, bit int64) []piece {
 	for q.n > 0 {
-		one, run := bitRun(bits, q.start+bit, int(q.n))
+		one, run := bitmap.Run(bits, q.start+bit, int(q.n))
 		part := piece{start: q.start, n: int32(run), src: q.src}
 		if !one {
 			part = piece{n: int32(run), src: nulls}

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/kubeflow/datacache/cacheserver/rows/bitmap"
 )
 
 // sourceBuffers has, for one node of the layout, pointers to its buffers in each source of a copier: all slices are indexed by source. A
@@ -114,7 +116,7 @@ func hasNulls(n *node, d arrow.ArrayData, at, count int) bool {
 		return false
 	}
 	bits := start(d, 0, 0)
-	return bits != nil && ones(bits, int64(at), count) < count
+	return bits != nil && bitmap.Ones(bits, int64(at), count) < count
 }
 
 // offsets returns the range [lo, hi) of child slots, or bytes, of count lists or values from slot at on.

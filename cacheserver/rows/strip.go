@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
+
+	"github.com/kubeflow/datacache/cacheserver/rows/bitmap"
 )
 
 // A strip is two or more fixed-width columns that a chunk stores row by row, so that a randomly picked row costs one cache miss per
@@ -309,7 +311,7 @@ func slots[T any](c *part, at, n int) []T {
 func zeroStripNulls(dst, valid []byte, n int, f *form) {
 	bits := unsafe.Pointer(unsafe.SliceData(valid))
 	for at := 0; at < n; {
-		one, run := bitRun(bits, int64(at), n-at)
+		one, run := bitmap.Run(bits, int64(at), n-at)
 		for row := at; !one && row < at+run; row++ {
 			clear(dst[row*int(f.stride):][:f.width])
 		}

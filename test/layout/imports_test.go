@@ -62,6 +62,8 @@ var bans = []ban{
 		why: "it is memory, of whatever is in it"},
 	{folder: "cacheserver/rows", forbidden: []string{icebergGo, grpc, flight, module + "/cacheserver"}, except: "cacheserver/offheap",
 		why: "rows in memory must not depend on their source or on how they are sent"},
+	{folder: "cacheserver/rows/bitmap", strict: true,
+		why: "bits are bits, whichever column and chunk they are of"},
 	{folder: "cacheserver/rows/integer", strict: true, allowed: []string{"golang.org/x/sys/cpu"},
 		why: "it converts integers, whichever column and chunk they are of"},
 	{folder: "cacheserver/source/parquet/decode", forbidden: []string{icebergGo, grpc, flight, own("source/iceberg"), own("rows"), own("objstore"), own("head"), own("node"), own("protocol")},

@@ -1,16 +1,17 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package rows
+package bitmap
 
 import (
+	"math/rand/v2"
 	"testing"
 	"unsafe"
 )
 
-// TestBits compares the bit functions with implementations that handle one bit at a time.
-func TestBits(t *testing.T) {
-	d := newDice(t, 9)
+// TestBitmap compares the bit functions with implementations that handle one bit at a time.
+func TestBitmap(t *testing.T) {
+	d := rand.New(rand.NewPCG(9, 1))
 	src := make([]byte, 64)
 	for i := range src {
 		src[i] = byte(d.Uint64() | d.Uint64()<<3)
@@ -25,11 +26,11 @@ func TestBits(t *testing.T) {
 		for i := range dst {
 			dst[i] = 0xFF
 		}
-		w := bitWriter{dst: dst}
-		w.fill(true, lead)
-		w.take(p, int64(at), n)
-		w.fill(false, lead)
-		w.close()
+		w := NewWriter(dst)
+		w.Fill(true, lead)
+		w.Take(p, int64(at), n)
+		w.Fill(false, lead)
+		set := w.Close()
 		count := 0
 		for i := range n {
 			if bit(src, at+i) {
@@ -39,8 +40,8 @@ func TestBits(t *testing.T) {
 				t.Fatalf("bit %d of %d from %d after %d", i, n, at, lead)
 			}
 		}
-		if got := ones(p, int64(at), n); got != count || w.ones != lead+count {
-			t.Fatalf("%d bits from %d: %d ones, writer %d, want %d and %d", n, at, got, w.ones, count, lead+count)
+		if got := Ones(p, int64(at), n); got != count || set != lead+count {
+			t.Fatalf("%d bits from %d: %d ones, writer %d, want %d and %d", n, at, got, set, count, lead+count)
 		}
 		for i := lead + n; i < len(dst)*8; i++ {
 			if bit(dst, i) {
@@ -50,7 +51,7 @@ func TestBits(t *testing.T) {
 		if n == 0 {
 			continue
 		}
-		one, run := bitRun(p, int64(at), n)
+		one, run := Run(p, int64(at), n)
 		want := 1
 		for want < n && bit(src, at+want) == bit(src, at) {
 			want++
@@ -61,7 +62,7 @@ func TestBits(t *testing.T) {
 	}
 }
 
-func TestBitRunLong(t *testing.T) {
+func TestLongRun(t *testing.T) {
 	src := make([]byte, 100)
 	for i := 300; i < 700; i++ {
 		src[i/8] |= 1 << (i % 8)
@@ -71,7 +72,7 @@ func TestBitRunLong(t *testing.T) {
 		one   bool
 		run   int
 	}{{0, 800, false, 300}, {300, 500, true, 400}, {300, 400, true, 400}, {301, 10, true, 10}, {700, 100, false, 100}, {5, 100, false, 100}} {
-		if one, run := bitRun(unsafe.Pointer(&src[0]), int64(c.at), c.n); one != c.one || run != c.run {
+		if one, run := Run(unsafe.Pointer(&src[0]), int64(c.at), c.n); one != c.one || run != c.run {
 			t.Errorf("from %d of %d: %v %d, want %v %d", c.at, c.n, one, run, c.one, c.run)
 		}
 	}
