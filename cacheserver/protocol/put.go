@@ -102,6 +102,8 @@ type PutState struct {
 	Nodes   []string  `json:"nodes"`  // as in Begun; they change when data nodes restart
 	Ticket  string    `json:"ticket"` // likewise
 	Dataset string    `json:"dataset,omitempty"`
+
+	Commit *CommitStatus `json:"commit,omitempty"` // the last one since the head has started
 }
 
 // PutPart is a part that a data node has.

@@ -165,7 +165,7 @@ func (c *Catalog) Status(id string) (s protocol.PutState, of peer.Put, err error
 	if err != nil {
 		return s, of, err
 	}
-	s = protocol.PutState{Parts: p.last(), Lost: slices.AppendSeq([]int{}, maps.Keys(p.lost)), Staged: p.staged()}
+	s = protocol.PutState{Parts: p.last(), Lost: slices.AppendSeq([]int{}, maps.Keys(p.lost)), Staged: p.staged(), Commit: c.Commits[id]}
 	slices.Sort(s.Lost)
 	if p.state == ready || p.state == retired {
 		s.Dataset = p.reference()

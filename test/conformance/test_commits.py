@@ -52,10 +52,12 @@ class Lake:
         self.table = f"db.{name}"
         self.catalog = RestCatalog("tests", uri=f"http://{proxy.catalog}")
         self.writer = Writer(cache)
+        self.last = ""  # the id of the last put
 
     def put(self, name: str, first: int = 0, keep: str = "memory") -> str:
         """Puts a dataset."""
         begun = self.writer.begin(name, PARTS, mode="replace", keep=keep)
+        self.last = begun["put"]
         for part in reversed(range(PARTS)):
             self.writer.send(begun, PARTS, part, rows(first + ROWS * part, first + ROWS * (part + 1)))
         return self.writer.act("put.publish", put=begun["put"])["dataset"]
@@ -92,9 +94,11 @@ def lake(proxy: Proxy, caches: Caches, request: pytest.FixtureRequest) -> Iterat
 @pytest.mark.parametrize("keep", ["memory", "replica"])
 def test_rows_are_committed_in_order(lake: Lake, caches: Caches, proxy: Proxy, keep: str) -> None:
     dataset = lake.put("a", keep=keep)
+    assert "commit" not in lake.writer.act("put.status", put=lake.last)
     made = lake.commit("a")
     (shown,) = lake.cache.status()["datasets"]
     assert shown["commit"] == {"table": lake.table, "state": "committed", "snapshot": made["snapshot"]}
+    assert lake.writer.act("put.status", put=lake.last)["commit"] == shown["commit"]
     assert made["dataset"] == dataset
     assert "existed" not in made
     table = lake.load()
@@ -319,6 +323,7 @@ def test_types_without_an_equal_are_refused(lake: Lake) -> None:
     (shown,) = lake.cache.status()["datasets"]
     assert shown["commit"]["state"] == "failed"
     assert "Iceberg has no type" in shown["commit"]["reason"]
+    assert lake.writer.act("put.status", put=begun["put"])["commit"] == shown["commit"]
 
 
 def test_without_a_catalog(caches: Caches) -> None:

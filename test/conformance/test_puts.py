@@ -108,6 +108,7 @@ def test_a_dataset_is_put_and_read(writer: Writer) -> None:
     refused("NOT_FOUND", "no dataset", writer.read, "a")  # nothing of it may be visible before it is published
     status = writer.act("put.status", put=begun["put"])
     assert [p["part"] for p in status["parts"]] == [0, 1, 2, 3]
+    assert set(status) == {"parts", "lost", "staged", "nodes", "ticket"}
     assert status["lost"] == []
     published = writer.act("put.publish", put=begun["put"], receipts=[s["receipt"] for s in sent])
     assert published["rows"] == 4000

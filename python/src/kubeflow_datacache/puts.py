@@ -221,7 +221,10 @@ class Put:
         return Published(name=name, fingerprint=fingerprint, rows=answer["rows"])
 
     def status(self) -> dict[str, Any]:
-        """What the cache has of the put: parts, with rows, bytes and hash, and the numbers of those that it lost."""
+        """What the cache has of the put: parts, with rows, bytes and hash, and the numbers of those that it lost.
+
+        With "dataset" once it is published, and "commit" (table, state, and snapshot or reason) once one was begun.
+        """
         return self._cache.act("put.status", put=self.id)
 
     def abort(self) -> None:
