@@ -28,14 +28,14 @@ func (a *assignment) shareMemory(n *Node) (pinned int64) {
 	free := min(b.Free(), (b.Limit()-b.Kept())/int64(max(1, n.cfg.Sharers)))
 	reading := free - MemoryForRows(free)
 	again := a.progress.Again() / int64(max(1, n.cfg.Sharers)) // one split at a time is decoded again, of all nodes of the process
-	free -= max(reading, min(again, free/4*3))
+	free -= max(reading, min(reading/2+again, free/4*3))
 	stored := a.rows.Stored().Bytes
 	row := a.rows.Bytes() / max(1, a.rows.Len())
-	pinned, _ = sweep.Divide(free, stored, row, spill.PieceOf(row))
-	if pinned < stored {
-		a.sweep = sweep.New(a.rows, b, int64(estimated*float64(free-pinned)), reading/2)
+	d := sweep.Divide(free, stored, row, spill.PieceOf(row))
+	if d.Stay < stored {
+		a.sweep = sweep.New(a.rows, b, int64(estimated*float64(free-d.Stay)), reading/2, d.Apart)
 	}
-	return pinned
+	return d.Stay
 }
 
 // startServing divides the memory and reads the chunks that stay, behind. It returns the bytes that the Go heap must leave to chunks that are not in

@@ -4,6 +4,7 @@
 package rows
 
 import (
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/kubeflow/datacache/cacheserver/offheap"
@@ -64,6 +65,7 @@ type Chunk struct {
 	// With stored: where it is too.
 	backing Backing
 	number  int
+	lists   atomic.Pointer[[]byte] // the ranges of slab.lists, one after the other; nil: read them
 }
 
 // Rows is the number of rows, at least 1.

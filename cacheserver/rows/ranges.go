@@ -3,8 +3,13 @@
 
 package rows
 
+import "slices"
+
 // readBytes is how many bytes of a chunk might be read in the time that one more read takes, with what a backing reads around a range to verify it.
 const readBytes = 80 << 10
+
+// listsShare is the part of a chunk up to which its bitmaps and offsets stay in the Go heap once they were read.
+const listsShare = 1 << 10
 
 // Range is the bytes [From, To) of a chunk's memory.
 type Range struct{ From, To int64 }
@@ -21,12 +26,36 @@ func (f *Frame) read(s *slab, groups [][]Run32) error {
 	if runs == 0 || runs*f.perRun+rows*(int64(len(memory))/c.rows) >= int64(len(memory)) {
 		return c.backing.ReadChunk(c.number, memory)
 	}
-	if _, err := c.backing.ReadRanges(c.number, memory, s.lists(l)); err != nil {
+	if err := c.readLists(memory, s.lists(l)); err != nil {
 		return err
 	}
 	p.measure(l.nodes, 0)
 	_, err := c.backing.ReadRanges(c.number, memory, p.values(l, s))
 	return err
+}
+
+// readLists reads ranges that each read of a chunk needs.
+func (c *Chunk) readLists(memory []byte, ranges []Range) error {
+	if have := c.lists.Load(); have != nil {
+		for at := 0; len(ranges) > 0; ranges = ranges[1:] {
+			at += copy(memory[ranges[0].From:ranges[0].To], (*have)[at:])
+		}
+		return nil
+	}
+	total := int64(0)
+	for _, r := range ranges {
+		total += r.To - r.From
+	}
+	_, err := c.backing.ReadRanges(c.number, memory, slices.Clone(ranges))
+	if err != nil || total > int64(len(memory))/listsShare {
+		return err
+	}
+	lists := make([]byte, 0, total)
+	for _, r := range ranges {
+		lists = append(lists, memory[r.From:r.To]...)
+	}
+	c.lists.Store(&lists)
+	return nil
 }
 
 // choose resets the copier to rows of its only source, and returns their number.

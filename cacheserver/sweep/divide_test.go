@@ -9,24 +9,29 @@ import (
 )
 
 func TestDivide(t *testing.T) {
-	const kib = 1 << 10
+	const kib, unit = 1 << 10, 16 << 20
 	for _, c := range []struct {
-		memory, rows, row, around, stay int64
-		reads                           float64
+		memory, rows float64 // in units
+		row, around  int64
+		stay, reads  float64 // stay in units
+		apart        bool
 	}{
-		{100, 0, 0, 32 * kib, 0, 0},
-		{100, 100, 1, 32 * kib, 100, 0},
-		{900, 1000, 1, 32 * kib, 718, 0.282}, // the other 182 bytes span 282
-		{500, 1000, 1, 32 * kib, 0, 1 / (1.55 * 0.5)},
-		{250, 1000, 1, 32 * kib, 0, 1 / (1.55 * 0.25)},
-		{500, 1000, 20 * kib, 4 * kib, 0, 1 / (1.55 * 0.5)},
-		{500, 1000, 128 * kib, 32 * kib, 438, 0.562 * 5 / 4},
-		{250, 1000, 128 * kib, 32 * kib, 219, 0.781 * 5 / 4},
-		{80, 1000, 20 * kib, 4 * kib, 70, 0.93 * 6 / 5},
-		{80, 1000, 1 * kib, 32 * kib, 0, 1 / (1.55 * 0.08)},
+		{100, 0, 1, 32 * kib, 0, 0, false},
+		{100, 100, 1, 32 * kib, 100, 0, false},
+		{900, 1000, 1, 32 * kib, 395 / 0.55, 1 - 0.395/0.55, false}, // the other 182 units span 282
+		{500, 1000, 1, 32 * kib, 0, 1 / (1.55 * 0.5), false},
+		{250, 1000, 1, 32 * kib, 0, 1 / (1.55 * 0.25), false},
+		{500, 1000, 20 * kib, 4 * kib, 0, 1 / (1.55 * 0.5), false},
+		{500, 1000, 128 * kib, 32 * kib, 437.5, 0.5625 * 5 / 4, true},
+		{250, 1000, 128 * kib, 32 * kib, 218.75, 0.78125 * 5 / 4, true},
+		{80, 1000, 20 * kib, 4 * kib, 70, 0.93 * 6 / 5, true},
+		{80, 1000, 1 * kib, 32 * kib, 0, 1 / (1.55 * 0.08), false},
+		{4, 1000, 128 * kib, 32 * kib, 3, 0.997 * 5 / 4, true}, // an eighth would have room for 64 rows
+		{1, 1000, 128 * kib, 32 * kib, 0, 1 / (1.55 * 0.001), false},
 	} {
-		if stay, reads := Divide(c.memory, c.rows, c.row, c.around); stay != c.stay || math.Abs(reads-c.reads) > 1e-9 {
-			t.Errorf("%d bytes of memory for %d bytes of rows of %d bytes: %d stay and they are read %v times, want %d and %v", c.memory, c.rows, c.row, stay, reads, c.stay, c.reads)
+		d := Divide(int64(c.memory*unit), int64(c.rows*unit), c.row, c.around)
+		if math.Abs(float64(d.Stay)-c.stay*unit) > 1 || math.Abs(d.Reads-c.reads) > 1e-6 || d.Apart != c.apart {
+			t.Errorf("%v units of memory for %v of rows of %d bytes: %v, want %v units, %v and %v", c.memory, c.rows, c.row, d, c.stay, c.reads, c.apart)
 		}
 	}
 }

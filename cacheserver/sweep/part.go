@@ -201,7 +201,10 @@ func (p *Part) failLocked(err error) {
 func (p *Part) finish() (err error) {
 	s := p.stream.sweep
 	if p.err == nil && p.Rows == nil {
-		p.Rows, p.err = rows.NewRows(s.rows.Layout(), p.cut)
+		if p.Rows, p.err = rows.NewRows(s.rows.Layout(), p.cut); p.err == nil {
+			lent := &p.stream.account.lent
+			p.Rows.Finally(func() { lent.Add(-p.used) })
+		}
 		p.cut, p.groups = nil, nil
 	}
 	return p.err
@@ -235,6 +238,7 @@ func (p *Part) dropLocked() {
 	a.used -= p.used + p.overhead
 	s.budget.ReleaseHeap(p.overhead)
 	if p.Rows != nil {
+		a.lent.Add(p.used)
 		p.Rows.Release()
 	}
 	p.arena.Release()

@@ -6,15 +6,18 @@ package sweep
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
-// account is what a stream and its successors take, one after the other. Sweep.mu protects it.
+// account is what a stream and its successors take, one after the other. Sweep.mu protects it, except lent.
 type account struct {
 	used       int64   // estimate of the bytes in parts
 	parts      []*Part // that were not released, the oldest first
 	incomplete int     // of these, parts that miss rows
 	begun      int64   // Sweep.travelled when the youngest was begun
+
+	lent atomic.Int64 // estimate of the bytes in parts that were released, as messages that are not sent refer to them
 }
 
 // Stream is the rows of one stream. Its methods, and the walk, are called by one goroutine.
@@ -190,10 +193,13 @@ func (st *Stream) mayBeginLocked() bool {
 	return a.incomplete < parts && st.paceLocked() && a.fitsLocked(bytes, s.shareLocked())
 }
 
+// heldLocked is the memory that the account takes.
+func (a *account) heldLocked() int64 { return a.used + a.lent.Load() }
+
 // fitsLocked reports whether another part of a number of bytes fits, besides two complete ones, until each of the incomplete ones is complete: until
 // then all that are younger grow as much.
 func (a *account) fitsLocked(bytes, share int64) bool {
-	total, growing := 2*bytes, int64(1)
+	total, growing := bytes+max(bytes, a.lent.Load()), int64(1)
 	for _, p := range slices.Backward(a.parts) {
 		if p.missing == 0 || p.paused {
 			continue
@@ -211,7 +217,7 @@ func (st *Stream) begin() {
 	s := st.sweep
 	s.mu.Lock()
 	_, bytes := s.partsLocked()
-	most := max(int(s.partRows(float64(bytes))), leastRows)
+	most := max(int(s.partRows(float64(bytes))), s.leastRows())
 	s.mu.Unlock()
 	runs, ends, last := st.walk(most)
 	p := newPart(st, runs, ends)
@@ -307,10 +313,10 @@ func (st *Stream) wantLocked(wanted []wish, chunk int) []wish {
 		group := p.groupOf(chunk)
 		if group >= 0 && !p.taken[group] {
 			size := p.sizeOf(group)
-			if st.account.used+size > most {
-				st.emptyLocked(p, st.account.used+size-most)
+			if over := st.account.heldLocked() + size - most; over > 0 {
+				st.emptyLocked(p, over)
 			}
-			if waits || st.account.used+size <= most {
+			if waits || st.account.heldLocked()+size <= most {
 				p.taken[group] = true
 				p.copying++
 				p.used += size

@@ -22,8 +22,8 @@ import (
 const (
 	// leastParts and mostParts bound the number of incomplete parts of a stream.
 	leastParts, mostParts = 4, 64
-	// leastRows is the minimum number of rows of a part, unless it is the last one.
-	leastRows = 64
+	// shortLeast is the minimum number of rows of a part that is not the last one. It is smaller where rows are long, down to longLeast.
+	shortLeast, longLeast = 64, 8
 	// successorKept is how long the parts of the next epoch are kept for the stream that will ask for it.
 	successorKept = 2 * time.Minute
 	// mostWorkers is the number of chunks that are read at a time.
@@ -43,6 +43,7 @@ type Sweep struct {
 	blocks  *offheap.Blocks
 	limit   int64 // of memory
 	mean    int64 // bytes of a row
+	apart   bool  // see Division
 	most    int   // number of workers
 	workers sync.WaitGroup
 
@@ -60,10 +61,10 @@ type Sweep struct {
 }
 
 // New returns the sweep over r, whose streams' parts together take at most memory bytes of the budget. It reads as many chunks at a time as fit in
-// reading bytes. Close frees it.
-func New(r *rows.Rows, budget *offheap.Budget, memory, reading int64) *Sweep {
+// reading bytes. apart is that of the Division of the memory. Close frees it.
+func New(r *rows.Rows, budget *offheap.Budget, memory, reading int64, apart bool) *Sweep {
 	most := min(max(int(reading/max(1, r.Chunks().Largest())), 1), mostWorkers)
-	s := &Sweep{rows: r, most: most, blocks: offheap.NewBlocks(budget), budget: budget, limit: memory, memory: memory, mean: r.Bytes() / max(1, r.Len()), streams: map[*Stream]bool{}, accounts: map[*account]int{}, parked: map[string]*Stream{}, pending: make([]int32, r.Chunks().Len())}
+	s := &Sweep{rows: r, apart: apart, most: most, blocks: offheap.NewBlocks(budget), budget: budget, limit: memory, memory: memory, mean: r.Bytes() / max(1, r.Len()), streams: map[*Stream]bool{}, accounts: map[*account]int{}, parked: map[string]*Stream{}, pending: make([]int32, r.Chunks().Len())}
 	s.changed = sync.NewCond(&s.mu)
 	return s
 }
@@ -148,6 +149,9 @@ func (s *Sweep) partRows(bytes float64) float64 {
 	row, chunk := read*float64(s.mean)+runBytes, read*float64(s.rows.Layout().Overhead())+chunkBytes
 	return max(bytes/(row+chunk), (bytes-chunks*chunk)/row)
 }
+
+// leastRows is the minimum number of rows of a part that is not the last one.
+func (s *Sweep) leastRows() int { return int(min(max((1<<20)/max(s.mean, 1), longLeast), shortLeast)) }
 
 // wish is the rows of one part in one chunk.
 type wish struct {
@@ -234,7 +238,7 @@ func (s *Sweep) relieveLocked(n int64) {
 	}
 	s.memory = max(s.memory-n, s.limit/2)
 	for st := range s.streams {
-		if over := st.account.used - s.shareLocked(); over > 0 && len(st.parts) > 0 {
+		if over := st.account.heldLocked() - s.shareLocked(); over > 0 && len(st.parts) > 0 {
 			st.emptyLocked(st.parts[0], min(n, over))
 		}
 	}
@@ -242,14 +246,14 @@ func (s *Sweep) relieveLocked(n int64) {
 
 // partsLocked is the number of incomplete parts of a stream, and the bytes of each once it is complete. Incomplete parts have half of their rows on
 // average, but the lists of all of them; besides there is one that is sent, one that waits, and room for differences. The more parts there are, the
-// more rows they span, and the more memory their small chunks take.
+// more rows they span, and the more memory their small chunks take. Where rows are read one by one, it is the same how many they span.
 func (s *Sweep) partsLocked() (parts int, bytes int64) {
 	share, chunks, best := float64(s.shareLocked()), s.unpinned(), 0.0
 	for n := leastParts; n <= mostParts; n *= 2 {
 		half := float64(n) / 2
 		lists := s.partRows(share/(half+4))*runBytes + float64(s.rows.Chunks().Len())*chunkBytes
 		each := (share - half*lists) / (half + 4)
-		if spanned := float64(n) * s.partRows(each); n == leastParts || spanned > best && int64(n) <= chunks {
+		if spanned := float64(n) * s.partRows(each); n == leastParts || spanned > best && int64(n) <= chunks && !s.apart {
 			parts, bytes, best = n, int64(each), spanned
 		}
 	}

@@ -228,7 +228,7 @@ func TestStreamsGetTheirRows(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 49))
 	tb := newTable(t, r, 8, 4000, 6<<20)
-	s := New(tb.stored, tb.budget, 3<<20, 1<<20)
+	s := New(tb.stored, tb.budget, 3<<20, 1<<20, false)
 	defer s.Close()
 	var readers sync.WaitGroup
 	for _, clump := range []int{1, 1, 7, 500} {
@@ -254,7 +254,7 @@ func TestRevolutionsServeAllParts(t *testing.T) {
 			if err := tb.stored.Chunks().Pin(t.Context(), int64(test.pinned*float64(tb.stored.Stored().Bytes))); err != nil {
 				t.Fatal(err)
 			}
-			s := New(tb.stored, tb.budget, int64(test.memory*float64(tb.stored.Bytes())), 1<<20)
+			s := New(tb.stored, tb.budget, int64(test.memory*float64(tb.stored.Bytes())), 1<<20, false)
 			defer s.Close()
 			runs := randomRuns(r, int(tb.plain.Len()), 1)
 			planned, _ := s.partsLocked()
@@ -278,7 +278,7 @@ func TestRevolutionsServeAllParts(t *testing.T) {
 func TestTheNextEpochIsBegun(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 49))
 	tb := newTable(t, r, 8, 2000, 6<<20)
-	s := New(tb.stored, tb.budget, 3<<20, 1<<20)
+	s := New(tb.stored, tb.budget, 3<<20, 1<<20, false)
 	defer s.Close()
 	epochs := [][]rows.Run{}
 	for range 4 {

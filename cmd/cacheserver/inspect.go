@@ -100,8 +100,8 @@ func printSpill(w io.Writer, plan *source.Plan, nodes int, memoryText string) er
 	for i, run := range head.DealSplits(splits, nodes) {
 		rows, bytes := total(splits[run.First:run.End])
 		row := bytes / max(1, rows)
-		stay, reads := sweep.Divide(memory, bytes, row, spill.PieceOf(row))
-		fmt.Fprintf(&text, "%d\t%d\t%d\t%.0f\n", i, bytes, stay, reads*float64(bytes))
+		d := sweep.Divide(memory, bytes, row, spill.PieceOf(row))
+		fmt.Fprintf(&text, "%d\t%d\t%d\t%.0f\n", i, bytes, d.Stay, d.Reads*float64(bytes))
 	}
 	return printTable(w, text.String())
 }

@@ -53,8 +53,12 @@ func parts(walk walk, every cut, unsent []rows.Run, left uint64) sweep.Walk {
 			count += int(run.Rows)
 		}
 		for runs, unsent = append(list[:0], unsent...), nil; ; {
-			runs = slices.Grow(runs, blockRuns)
-			block := runs[len(runs) : len(runs)+blockRuns]
+			size := blockRuns
+			if count < most {
+				size = min(size, most-count) // a run has at least a row, and parts of long rows have few
+			}
+			runs = slices.Grow(runs, size)
+			block := runs[len(runs) : len(runs)+size]
 			n, passed := walk.Next(block, left)
 			if passed == 0 {
 				return runs, append(ends, count), true
