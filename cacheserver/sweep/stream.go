@@ -154,11 +154,17 @@ func (st *Stream) Extend() {
 	}
 }
 
-// reserve reserves memory for a part, and waits for it.
+// reserve reserves memory for a part: of successors that wait for their streams, or of others, for which it waits.
 func (s *Sweep) reserve(n int64) error {
-	for end := time.Now().Add(memoryWait); ; time.Sleep(memoryPoll) {
+	for end := time.Now().Add(memoryWait); ; {
 		if err := s.budget.ReserveHeap(n); err == nil || time.Now().After(end) {
 			return err
+		}
+		s.mu.Lock()
+		ended := s.endParkedLocked()
+		s.mu.Unlock()
+		if !ended {
+			time.Sleep(memoryPoll)
 		}
 	}
 }

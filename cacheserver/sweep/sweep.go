@@ -225,15 +225,7 @@ func (s *Sweep) wantedLocked(chunk int) (wanted []wish) {
 
 // relieveLocked frees about n bytes: of a successor that waits for its stream, else of streams that have more than their share, which becomes smaller.
 func (s *Sweep) relieveLocked(n int64) {
-	oldest := (*Stream)(nil)
-	for _, st := range s.parked {
-		if oldest == nil || st.since.Before(oldest.since) {
-			oldest = st
-		}
-	}
-	if oldest != nil {
-		delete(s.parked, oldest.key)
-		s.endLocked(oldest)
+	if s.endParkedLocked() {
 		return
 	}
 	s.memory = max(s.memory-n, s.limit/2)
@@ -242,6 +234,22 @@ func (s *Sweep) relieveLocked(n int64) {
 			st.emptyLocked(st.parts[0], min(n, over))
 		}
 	}
+}
+
+// endParkedLocked ends the successor that has waited for its stream the longest. It returns false if none waits.
+func (s *Sweep) endParkedLocked() bool {
+	oldest := (*Stream)(nil)
+	for _, st := range s.parked {
+		if oldest == nil || st.since.Before(oldest.since) {
+			oldest = st
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	delete(s.parked, oldest.key)
+	s.endLocked(oldest)
+	return true
 }
 
 // partsLocked is the number of incomplete parts of a stream, and the bytes of each once it is complete. Incomplete parts have half of their rows on
