@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller/derive"
 	"github.com/kubeflow/datacache/controller/kube"
 	"github.com/kubeflow/datacache/controller/podstate"
 	"github.com/kubeflow/datacache/controller/queue"
@@ -239,10 +240,13 @@ func (r *jobReconciler) share(ctx context.Context, job *trainer.TrainJob, asked 
 	if err != nil {
 		return err
 	}
-	if dc == nil {
+	switch {
+	case dc == nil:
 		dc, err = r.create(ctx, sharedCache(job, asked), same)
-	} else if !same(dc) {
+	case !same(dc):
 		err = ownedByOther(dc, "")
+	default:
+		err = derive.Retry(ctx, r.Applier, dc)
 	}
 	if err != nil {
 		return err

@@ -85,7 +85,7 @@ func (r *Reconciler) run(ctx context.Context, dc *v1alpha1.DataCache, wanted boo
 	}
 	if !wanted {
 		if job != nil && metav1.IsControlledBy(job, dc) {
-			err = r.remove(ctx, job)
+			err = remove(ctx, r.Applier, job)
 		}
 		return ctrl.Result{}, cmp.Or(err, r.record(ctx, dc, nil))
 	}
@@ -107,7 +107,7 @@ func (r *Reconciler) run(ctx context.Context, dc *v1alpha1.DataCache, wanted boo
 	same := job.Annotations[kube.AnnotationPodSettings] == want.Annotations[kube.AnnotationPodSettings]
 	if job.DeletionTimestamp != nil || !same || found.again() {
 		again := &metav1.Condition{Reason: v1alpha1.ReasonDeriving, Message: "the step begins again"}
-		return ctrl.Result{RequeueAfter: lookEvery}, cmp.Or(r.remove(ctx, job), r.record(ctx, dc, again))
+		return ctrl.Result{RequeueAfter: lookEvery}, cmp.Or(remove(ctx, r.Applier, job), r.record(ctx, dc, again))
 	}
 	c := found.condition()
 	result := ctrl.Result{RequeueAfter: lookEvery}
@@ -117,14 +117,30 @@ func (r *Reconciler) run(ctx context.Context, dc *v1alpha1.DataCache, wanted boo
 	return result, r.record(ctx, dc, c)
 }
 
+// Retry deletes the Job of a step that has failed, so that it runs again, for a TrainJob that begins to use the cache: whoever made the TrainJob
+// may have put right what the step lacked, and need not be allowed to change DataCaches.
+func Retry(ctx context.Context, k kube.Applier, dc *v1alpha1.DataCache) error {
+	if c := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionDerived); c == nil || c.Reason != v1alpha1.ReasonDeriveFailed {
+		return nil
+	}
+	job := &batchv1.Job{}
+	switch err := k.Live.Get(ctx, types.NamespacedName{Namespace: dc.Namespace, Name: jobName(dc)}, job); {
+	case apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(job, dc):
+		return nil
+	case err != nil:
+		return fmt.Errorf("get Job %s: %w", jobName(dc), err)
+	}
+	return remove(ctx, k, job)
+}
+
 // remove deletes a Job and its pods.
-func (r *Reconciler) remove(ctx context.Context, job *batchv1.Job) error {
+func remove(ctx context.Context, k kube.Applier, job *batchv1.Job) error {
 	if job.DeletionTimestamp != nil {
 		return nil
 	}
-	err := r.Client.Delete(ctx, job, client.Preconditions{UID: new(job.UID)}, client.PropagationPolicy(metav1.DeletePropagationForeground))
+	err := k.Client.Delete(ctx, job, client.Preconditions{UID: new(job.UID)}, client.PropagationPolicy(metav1.DeletePropagationForeground))
 	if client.IgnoreNotFound(err) != nil {
-		return r.Failed("delete", job, err)
+		return k.Failed("delete", job, err)
 	}
 	return nil
 }

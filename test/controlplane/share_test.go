@@ -7,16 +7,20 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -190,4 +194,56 @@ func TestEditedRuntimeKeepsTheCache(t *testing.T) {
 	change(t, dc, func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Replicas = 2 })
 	usedBy(t, dc, ns+"/train")
 	leadsTo(t, job, dc)
+}
+
+// TestFailedStepRunsAgain checks that a TrainJob which begins to use a cache has its step run again if that failed, and lets it be otherwise.
+func TestFailedStepRunsAgain(t *testing.T) {
+	t.Parallel()
+	runtimes(t)
+	ns := cluster.Namespace(t)
+	var fails atomic.Bool
+	cluster.Kubelet.Play(ns, func(pod *corev1.Pod) kubetest.Act {
+		if pod.Labels[wellknown.LabelStepOf] != "" && fails.Load() {
+			return kubetest.Act{Exit: new(int32(1))}
+		}
+		return kubetest.Act{}
+	})
+	env := append(tableEnv(), variables("DERIVE", `{"dataset":"tok","image":"tok:3"}`)...)
+	cluster.Create(t, cacheJob(ns, "one", "cache://demo/reviews", env...))
+	var caches v1alpha1.DataCacheList
+	kubetest.Eventually(t, "a DataCache", func() error {
+		err := cluster.Client.List(t.Context(), &caches, client.InNamespace(ns))
+		if err == nil && len(caches.Items) != 1 {
+			err = fmt.Errorf("there are %d", len(caches.Items))
+		}
+		return err
+	})
+	dc := &caches.Items[0]
+	step := appears(t, &batchv1.Job{}, ns, dc.Name+"-cache-derive")
+	first := step.UID
+	cluster.Create(t, cacheJob(ns, "two", "cache://demo/reviews", env...))
+	usedBy(t, dc, ns+"/one", ns+"/two")
+	if step = appears(t, step, ns, step.Name); step.UID != first || step.DeletionTimestamp != nil {
+		t.Error("a step that has not failed runs again")
+	}
+	change(t, step, func(j *batchv1.Job) { j.Spec.BackoffLimit = new(int32(0)) })
+	fails.Store(true)
+	kubetest.Eventually(t, "the step to have failed", func() error {
+		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(dc), dc); err != nil {
+			return err
+		}
+		if c := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionDerived); c == nil || c.Reason != v1alpha1.ReasonDeriveFailed {
+			return fmt.Errorf("the condition is %+v", c)
+		}
+		return nil
+	})
+	fails.Store(false)
+	cluster.Create(t, cacheJob(ns, "three", "cache://demo/reviews", env...))
+	kubetest.Eventually(t, "the step to run again", func() error {
+		err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(step), step)
+		if err == nil && step.UID == first {
+			err = fmt.Errorf("its Job is the one that failed: %+v", step.Status)
+		}
+		return err
+	})
 }
