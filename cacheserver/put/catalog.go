@@ -36,7 +36,8 @@ type Catalog struct {
 	told   connected // the nodes that have reported all parts and datasets that they hold
 	orders []Order
 	// gone are the ids of puts that were removed: a node that did not hear of it, as its connection broke, would bring them back.
-	gone map[string]bool
+	gone    map[string]bool
+	freeing freeing
 }
 
 // mostGone bounds the ids of puts that were removed.
@@ -44,7 +45,7 @@ const mostGone = 1 << 16
 
 // New returns the catalog of a cache that has no datasets.
 func New(nodes int) *Catalog {
-	return &Catalog{Commits: map[string]*protocol.CommitStatus{}, puts: map[string]*put{}, told: make(connected, nodes), gone: map[string]bool{}}
+	return &Catalog{Commits: map[string]*protocol.CommitStatus{}, puts: map[string]*put{}, told: make(connected, nodes), gone: map[string]bool{}, freeing: freeing{}}
 }
 
 // Orders returns the messages to send to nodes since the last call.
@@ -278,17 +279,17 @@ func (c *Catalog) Abort(id string) error {
 	return nil
 }
 
-// Drop removes a dataset, by its name all versions of it. All nodes must be there: one with files would
-// bring it back to a head that has restarted since.
+// Drop removes a dataset, by its name all versions of it. All nodes must be there. The drop has ended when Freeing returns "".
 func (c *Catalog) Drop(ref string) error {
 	if missing := c.told.missing(); missing != "" {
 		return status.Error(codes.Unavailable, missing)
 	}
 	name, of := protocol.SplitReference(ref)
-	found := false
+	found := Freeing(c, ref) != ""
 	for id, p := range c.puts {
 		if p.Name == name && p.state > publishing && (of == "" || of == p.as.Fingerprint) {
 			found = true
+			c.freeing.add(p)
 			c.remove(id)
 		}
 	}

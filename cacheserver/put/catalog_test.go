@@ -284,3 +284,53 @@ func TestUsedByAWriter(t *testing.T) {
 	c.Tick(start.Add(usualTTL + time.Second))
 	used("given up", 0)
 }
+
+// TestADropEndsWhenAllNodesHaveFreedIt checks that a dataset whose drop has ended can't come back: a node that did not hear of it, as its connection broke, has
+// files and would bring it to a head that has restarted.
+func TestADropEndsWhenAllNodesHaveFreedIt(t *testing.T) {
+	c := joined(t, 2)
+	begin(t, c, spec("put-1", "a", protocol.PutCreate, 4, 2))
+	stageAll(t, c, "put-1", part(0, 10), part(2, 20))
+	of := publishAll(t, c, "put-1", nil)
+	if err := c.Drop("a"); err != nil {
+		t.Fatal(err)
+	}
+	freed := func(node int) {
+		t.Helper()
+		if err := c.Staged(node, peer.Staged{ID: "put-1", Freed: true}, start); err != nil {
+			t.Fatal(err)
+		}
+	}
+	told := func(node int) (ids []string) {
+		for _, o := range c.Orders() {
+			if o.Node == node && o.Message.Unput != nil {
+				ids = append(ids, o.Message.Unput.ID)
+			}
+		}
+		return ids
+	}
+	left := func(want string) {
+		t.Helper()
+		if got, by := Freeing(c, "a"), Freeing(c, of.Dataset); got != want || by != want {
+			t.Errorf("nodes %q, by fingerprint %q, may have rows, want %q", got, by, want)
+		}
+	}
+	left("0-1")
+	freed(0)
+	left("1")
+	c.Leave(1) // it has not heard of the drop
+	told(1)
+	c.Join(1)
+	if err := c.Staged(1, peer.Staged{All: true}, start); err != nil {
+		t.Fatal(err)
+	}
+	if ids := told(1); len(ids) != 1 || ids[0] != "put-1" {
+		t.Errorf("node 1 is told to free %v, want put-1", ids)
+	}
+	if err := c.Drop("a"); err != nil {
+		t.Errorf("the client asks again: %v", err)
+	}
+	freed(1)
+	left("")
+	wants(t, "a second drop", c.Drop("a"), codes.NotFound, "no dataset")
+}

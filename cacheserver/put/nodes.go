@@ -37,6 +37,10 @@ func (c *Catalog) Leave(node int) {
 
 // Staged records what a node has.
 func (c *Catalog) Staged(node int, m peer.Staged, now time.Time) error {
+	if m.Freed {
+		c.freeing.freed(node, m.ID)
+		return nil
+	}
 	p := c.puts[m.ID]
 	if p == nil && m.Put != nil && !c.gone[m.ID] && m.Put.Nodes == len(c.told) && len(c.puts) < 2*mostPuts {
 		p = newPut(*m.Put, now)
@@ -64,6 +68,7 @@ func (c *Catalog) Staged(node int, m peer.Staged, now time.Time) error {
 	}
 	if m.All {
 		c.told[node] = true
+		c.freeing.remind(c, node)
 		for _, p := range c.puts {
 			c.orders = append(c.orders, p.copyParts(c.told, maps.Keys(p.parts))...)
 			c.orders = append(c.orders, p.copyParts(c.told, maps.Keys(p.copies))...)

@@ -54,8 +54,9 @@ type sim struct {
 	published  map[string]string
 	read       int
 	forgotten  int
-	replicated int             // datasets of which each part was on two nodes at the end
-	dropped    map[string]bool // datasets that were dropped since the head started
+	replicated int               // datasets of which each part was on two nodes at the end
+	dropping   map[string]string // references of datasets whose drop goes on, by put
+	dropped    map[string]bool   // datasets whose drop has ended
 }
 
 type copied struct {
@@ -108,6 +109,7 @@ func (s *sim) obey(i int, m peer.ToNode) {
 		n.puts[m.Put.ID] = &simPut{spec: *m.Put}
 	case m.Unput != nil:
 		delete(n.puts, m.Unput.ID)
+		n.out = append(n.out, peer.Staged{ID: m.Unput.ID, Freed: true})
 	case m.Settle != nil && n.puts[m.Settle.ID] != nil && n.puts[m.Settle.ID].has != nil:
 		p := n.puts[m.Settle.ID]
 		p.has.Settled = true
@@ -276,7 +278,9 @@ func (s *sim) drop(id string) {
 		return
 	}
 	if err := s.catalog.Drop(p.reference()); err == nil {
-		s.dropped[id] = s.catalog.puts[id] == nil
+		if s.catalog.puts[id] == nil {
+			s.dropping[id] = p.reference()
+		}
 		s.flush()
 		if i := s.IntN(3); i < len(s.nodes) { // which may not have heard of it
 			s.disconnect(i)
@@ -289,6 +293,12 @@ func (s *sim) drop(id string) {
 
 // check checks that what can be read is all of what was published first.
 func (s *sim) check() {
+	for id, ref := range s.dropping {
+		if Freeing(s.catalog, ref) == "" {
+			s.dropped[id] = true
+			delete(s.dropping, id)
+		}
+	}
 	for id, tried := range s.tried {
 		p := s.catalog.puts[id]
 		if p != nil && p.state == failed && !s.failed[id] {
@@ -387,7 +397,7 @@ func randomSchedules(t *testing.T, keep string, nodes int) {
 	for seed := range uint64(300) {
 		s := &sim{
 			Rand: rand.New(rand.NewPCG(seed, 1)), t: t, catalog: New(nodes), now: start, //nolint:gosec // repeatable
-			made: map[string]map[int]protocol.PutPart{}, tried: map[string][]protocol.PutPart{}, chosen: map[string][]protocol.PutPart{}, published: map[string]string{}, dropped: map[string]bool{}, failed: map[string]bool{},
+			made: map[string]map[int]protocol.PutPart{}, tried: map[string][]protocol.PutPart{}, chosen: map[string][]protocol.PutPart{}, published: map[string]string{}, dropping: map[string]string{}, dropped: map[string]bool{}, failed: map[string]bool{},
 		}
 		for i := range nodes {
 			s.nodes = append(s.nodes, &simNode{puts: map[string]*simPut{}})
@@ -438,7 +448,8 @@ func (s *sim) schedule(keep string) {
 			s.disconnect(i)
 			s.nodes[i].puts, s.nodes[i].copies = map[string]*simPut{}, nil
 		case roll < 271: // the head restarts
-			s.catalog, s.dropped = New(len(s.nodes)), map[string]bool{}
+			s.catalog = New(len(s.nodes))
+			clear(s.dropping) // the client has got no answer
 			for _, n := range s.nodes {
 				n.connected, n.in, n.out = false, nil, nil
 			}

@@ -259,10 +259,30 @@ func (s *Service) abortPut(_ context.Context, body []byte) (any, error) {
 	return struct{}{}, s.Cluster.Change(func(c *put.Catalog) error { return c.Abort(ref.Put) })
 }
 
-func (s *Service) dropDataset(_ context.Context, body []byte) (any, error) {
+// dropTime is how long dropping may take. After that the client can ask again.
+const dropTime = 20 * time.Second
+
+// dropDataset drops a dataset, and waits until all data nodes have freed it.
+func (s *Service) dropDataset(ctx context.Context, body []byte) (any, error) {
 	var d protocol.Drop
 	if err := protocol.DecodeBody(protocol.PutDrop, body, &d); err != nil {
 		return nil, err
 	}
-	return struct{}{}, s.Cluster.Change(func(c *put.Catalog) error { return c.Drop(d.Dataset) })
+	if err := s.Cluster.Change(func(c *put.Catalog) error { return c.Drop(d.Dataset) }); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, dropTime)
+	defer cancel()
+	for {
+		var left string
+		changed := s.Cluster.Look(func(c *put.Catalog) { left = put.Freeing(c, d.Dataset) })
+		if left == "" {
+			return struct{}{}, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, status.Errorf(codes.Unavailable, "drop: data node %s has not freed dataset %s yet: drop it again", left, d.Dataset)
+		}
+	}
 }

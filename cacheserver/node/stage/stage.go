@@ -367,8 +367,13 @@ func discard(parts []*part) {
 	}
 }
 
-// Unput frees what the node has of a put, and removes its files; streams that read its rows may end before.
-func (s *Stage) Unput(id string) { s.remove(id, false) }
+// Unput frees what the node has of a put, removes its files and reports that; streams that read its rows may end before.
+func (s *Stage) Unput(id string) {
+	s.remove(id, false)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reportLocked(peer.Staged{ID: id, Freed: true})
+}
 
 // remove frees what the node has of a put; keep leaves its files.
 func (s *Stage) remove(id string, keep bool) {

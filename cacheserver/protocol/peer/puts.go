@@ -65,7 +65,7 @@ type Settle struct {
 	ID string `json:"id"`
 }
 
-// Unput tells a node to free what it has of a put or of the dataset made by it.
+// Unput tells a node to free what it has of a put or of the dataset made by it. It answers with Staged.
 type Unput struct {
 	ID string `json:"id"`
 }
@@ -92,6 +92,7 @@ type Staged struct {
 	// Refusal says why a node could not publish.
 	Refusal string `json:"refusal,omitempty"`
 	All     bool   `json:"all,omitempty"`
+	Freed   bool   `json:"freed,omitempty"` // the node has nothing of the put, in memory or in files, after Unput
 }
 
 // Known tells a node that the head knows of parts that the node has put: their clients may have receipts.
