@@ -32,7 +32,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             {
                 "id": pa.array(range(i * n, (i + 1) * n)),
                 "image": pa.array(
-                    [None if noise.random() < 0.05 else noise.bytes(noise.integers(40_000, 120_000)) for _ in range(n)]
+                    [
+                        None if noise.random() < 0.05 else noise.bytes(int(noise.integers(40_000, 120_000)))
+                        for _ in range(n)
+                    ]
                 ),
                 "words": pa.array(words, pa.list_(pa.string())),
                 "label": pa.array(noise.integers(0, 1000, n), pa.int32()),
