@@ -254,7 +254,7 @@ func (s *Sweep) endParkedLocked() bool {
 
 // partsLocked is the number of incomplete parts of a stream, and the bytes of each once it is complete. Incomplete parts have half of their rows on
 // average, but the lists of all of them; besides there is one that is sent, one that waits, and room for differences. The more parts there are, the
-// more rows they span, and the more memory their small chunks take. Where rows are read one by one, it is the same how many they span.
+// more rows they span, and the more memory their small chunks take. Where rows are read one by one, it does not matter how many they span.
 func (s *Sweep) partsLocked() (parts int, bytes int64) {
 	share, chunks, best := float64(s.shareLocked()), s.unpinned(), 0.0
 	for n := leastParts; n <= mostParts; n *= 2 {
