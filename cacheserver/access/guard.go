@@ -152,8 +152,8 @@ func (g *Guard) Reader(ctx context.Context) (*identity.Identity, error) {
 	return who, nil
 }
 
-// Writer returns the name of the caller of a head, "" if that is not known: NAMESPACE/ACCOUNT, or oidc:SUBJECT. The error is a gRPC status: the
-// caller may not put, replace and drop datasets.
+// Writer returns the name of the caller of a head, NAMESPACE/ACCOUNT or oidc:SUBJECT, or "" if the caller has not said who it is. If the caller may not
+// put, replace and drop datasets, it returns a gRPC status that says why.
 func (g *Guard) Writer(ctx context.Context) (string, error) {
 	who, err := g.Reader(ctx)
 	if g == nil || err != nil {

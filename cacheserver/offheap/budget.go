@@ -31,9 +31,9 @@ type Budget struct {
 	left     int64 // bytes of the limit that LimitHeap left to the Go heap, besides heap; negative: it was not called
 
 	whole *Budget // the budget that this one is a part of; nil: none
-	each  int64   // limit of what one owner has of it, see Of; 0: none
+	each  int64   // limit of the part that Of returns for an owner; 0: no limit
 	of    map[string]*Budget
-	raise string // how to get more, for errors; "": as of the memory limit
+	raise string // advice in errors on how to get more; "": raise the memory limit
 }
 
 // evictor frees up to n bytes of what it can free at once, which it has counted in evictable.
@@ -50,7 +50,7 @@ func (b *Budget) Part(limit int64, raise string) *Budget {
 	return &Budget{limit: limit, left: -1, whole: b, raise: raise}
 }
 
-// Each limits what Of returns to so many bytes of an owner. It must be called before the budget is used.
+// Each sets the limit in bytes of the parts that Of returns. It must be called before the budget is used.
 func (b *Budget) Each(limit int64) *Budget {
 	b.each, b.of = limit, map[string]*Budget{}
 	return b

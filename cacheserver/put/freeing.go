@@ -10,8 +10,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
-// freeing are the datasets that were dropped and that some data nodes may still have, by id. A drop has ended when none has: otherwise a node with
-// files could bring the dataset back to a head that has restarted and knows nothing of the drop.
+// freeing has, by id, the dropped datasets that some data nodes may still have. A drop ends when no node has the dataset: a node that kept its files
+// could otherwise report the dataset to a head that has restarted and does not know of the drop.
 type freeing map[string]*dropped
 
 type dropped struct {
@@ -32,7 +32,7 @@ func (f freeing) freed(node int, id string) {
 	}
 }
 
-// remind tells a node that has joined what to free, as it may not have heard of it.
+// remind orders a node that has joined to free datasets, since an earlier order may have been lost.
 func (f freeing) remind(c *Catalog, node int) {
 	for id, d := range f {
 		if d.nodes[node] {

@@ -55,7 +55,7 @@ type sim struct {
 	read       int
 	forgotten  int
 	replicated int               // datasets of which each part was on two nodes at the end
-	dropping   map[string]string // references of datasets whose drop goes on, by put
+	dropping   map[string]string // references of datasets whose drop has not ended, by put
 	dropped    map[string]bool   // datasets whose drop has ended
 }
 
@@ -449,7 +449,7 @@ func (s *sim) schedule(keep string) {
 			s.nodes[i].puts, s.nodes[i].copies = map[string]*simPut{}, nil
 		case roll < 271: // the head restarts
 			s.catalog = New(len(s.nodes))
-			clear(s.dropping) // the client has got no answer
+			clear(s.dropping) // their clients got no answer, so the drops may or may not have happened
 			for _, n := range s.nodes {
 				n.connected, n.in, n.out = false, nil, nil
 			}

@@ -62,10 +62,10 @@ type Chunk struct {
 	memory []byte          // of the slab
 	stored *offheap.Region // nil: it is in memory only
 
-	// With stored: where it is too.
+	// Where the chunk is stored, if stored is set.
 	backing Backing
 	number  int
-	lists   atomic.Pointer[[]byte] // the ranges of slab.lists, one after the other; nil: read them
+	lists   atomic.Pointer[[]byte] // copy of the ranges of slab.lists, concatenated; nil: there is none
 }
 
 // Rows is the number of rows, at least 1.

@@ -19,7 +19,7 @@ type Frame struct {
 	copier *copier
 	chunk  *Chunk // the current one
 	held   bool   // it is in memory anyway, and held
-	perRun int64  // readBytes, except in tests
+	perRun int64  // cost in bytes of a run that is read alone, besides its rows
 }
 
 // NewFrame returns a frame for the chunks of r, which it retains. Its memory is reserved in the budget.
@@ -27,12 +27,12 @@ func (r *Rows) NewFrame(budget *offheap.Budget) (*Frame, error) {
 	if !r.Retain() {
 		return nil, offheap.ErrReleased
 	}
-	f := &Frame{rows: r, budget: budget, copier: newCopier(r.layout), perRun: readBytes}
+	f := &Frame{rows: r, budget: budget, copier: newCopier(r.layout), perRun: runBytes}
 	f.copier.clean, f.copier.packed, f.copier.buffers = true, true, make([]sourceBuffers, r.layout.ids())
 	return f, nil
 }
 
-// Load makes a chunk the frame's current one, with at least the rows of groups; without groups, with all.
+// Load makes a chunk the frame's current one. Only the rows of groups may be cut from it then; without groups, all rows.
 func (f *Frame) Load(chunk int, groups ...[]Run32) error {
 	f.drop()
 	c := f.rows.chunks[chunk]
@@ -89,7 +89,7 @@ func (f *Frame) Close() {
 // Run32 is a range of consecutive rows of a chunk.
 type Run32 struct{ First, Rows uint32 }
 
-// Cut copies rows of the current chunk, which Load was asked for, to a new chunk in an arena.
+// Cut copies rows of the current chunk to a new chunk in an arena. The rows must be among those that were given to Load.
 func (f *Frame) Cut(a *offheap.Arena, runs []Run32) (*Chunk, error) {
 	p, l := f.copier, f.rows.layout
 	rows := p.choose(runs)

@@ -5,17 +5,20 @@ package rows
 
 import "slices"
 
-// readBytes is how many bytes of a chunk might be read in the time that one more read takes, with what a backing reads around a range to verify it.
-const readBytes = 80 << 10
-
-// listsShare is the part of a chunk up to which its bitmaps and offsets stay in the Go heap once they were read.
-const listsShare = 1 << 10
+const (
+	// ReadBytes is the cost of one more read from a backing, in bytes that are read meanwhile.
+	ReadBytes = 64 << 10
+	// runBytes is the estimated cost of a run that is read alone, besides its rows: a read, and what is read around the run to verify it.
+	runBytes = ReadBytes * 5 / 4
+	// listsShare bounds the bitmaps and offsets of a chunk that stay in the Go heap after the first read: a 1,024th of the chunk's length.
+	listsShare = 1 << 10
+)
 
 // Range is the bytes [From, To) of a chunk's memory.
 type Range struct{ From, To int64 }
 
-// read reads the current chunk, whose slab s is in the frame's memory, from its backing: only the rows of groups and what tells where they are, if
-// that costs less than to read all of it.
+// read fills the frame's memory, in which the slab s lies, from the backing of the current chunk. It reads only the rows of groups, after the bitmaps
+// and offsets that locate them, if that costs less than reading the whole chunk.
 func (f *Frame) read(s *slab, groups [][]Run32) error {
 	c, p, l := f.chunk, f.copier, f.rows.layout
 	memory := f.memory[:len(c.memory)]
@@ -34,7 +37,7 @@ func (f *Frame) read(s *slab, groups [][]Run32) error {
 	return err
 }
 
-// readLists reads ranges that each read of a chunk needs.
+// readLists reads the ranges of slab.lists. If they are short, later calls copy them from the Go heap.
 func (c *Chunk) readLists(memory []byte, ranges []Range) error {
 	if have := c.lists.Load(); have != nil {
 		for at := 0; len(ranges) > 0; ranges = ranges[1:] {
@@ -70,7 +73,7 @@ func (p *copier) choose(groups ...[]Run32) (rows int64) {
 	return rows
 }
 
-// lists returns the ranges of a slab's bitmaps and offsets, which tell where the rows' values are.
+// lists returns the ranges of a slab's bitmaps and offsets. They are needed to locate the values of a row.
 func (s *slab) lists(l *Layout) (ranges []Range) {
 	add := func(buf int) {
 		if sp := s.spans[buf]; sp.length > 0 {

@@ -18,7 +18,8 @@ type Backing interface {
 	// ReadChunk fills memory, which begins and ends at multiples of PageSize, with that of a chunk. What it returns without an error
 	// are the bytes that the chunk had when it was stored.
 	ReadChunk(number int, memory []byte) error
-	// ReadRanges is ReadChunk for ranges of the memory, in any order, which it may sort; the rest of it has any content. It returns how many bytes it read.
+	// ReadRanges is ReadChunk for parts of the memory; the content of the rest is undefined. The ranges may be in any order, and are sorted in place.
+	// It returns the number of bytes read.
 	ReadRanges(number int, memory []byte, ranges []Range) (read int64, err error)
 }
 

@@ -18,16 +18,15 @@ import (
 )
 
 const (
-	// mostPiece is the length of the pieces of chunks with short rows.
+	// mostPiece is the length of a piece where rows are short, and its maximum elsewhere.
 	mostPiece = 32 << 10
-	// gapBytes is how many bytes might be read in the time that one more read takes: so many between two ranges are read too.
-	gapBytes = 64 << 10
-	sumBytes = 8
-	// atOnce is the number of ranges that are read at a time.
+	sumBytes  = 8
+	// atOnce is the number of ranges of a chunk that are read concurrently.
 	atOnce = 4
 )
 
-// PieceOf is the length of the pieces of a chunk with rows of a mean length: at most a quarter of a row, if possible, as what is verified is read whole.
+// PieceOf returns the length of the pieces of a chunk, by the mean length of its rows. A piece is verified as a whole, so it is read as a whole: for
+// rows of two pages or more it is at most a quarter of a row, but at least a page.
 func PieceOf(row int64) int64 {
 	piece := int64(mostPiece)
 	for row >= 2*offheap.PageSize && piece > offheap.PageSize && piece > row/4 {
@@ -36,7 +35,7 @@ func PieceOf(row int64) int64 {
 	return piece
 }
 
-// sums are the checksums of pieces.
+// sums returns the checksums of the pieces of memory.
 func sums(memory []byte, piece int64) []byte {
 	out := make([]byte, 0, (int64(len(memory))+piece-1)/piece*sumBytes)
 	for p := range slices.Chunk(memory, int(piece)) {
@@ -45,8 +44,8 @@ func sums(memory []byte, piece int64) []byte {
 	return out
 }
 
-// ReadRanges implements rows.Backing: it reads and verifies the pieces in which the ranges lie, and what is between them if that costs less than
-// another read.
+// ReadRanges implements rows.Backing: it reads and verifies the pieces that contain the ranges. A short gap between two ranges is read too, since that
+// costs less than a second read.
 func (f *File) ReadRanges(i int, memory []byte, ranges []rows.Range) (read int64, err error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -59,12 +58,12 @@ func (f *File) ReadRanges(i int, memory []byte, ranges []rows.Range) (read int64
 	return read, group.Wait()
 }
 
-// joined extends ranges to whole pieces of size bytes, and joins those between which there are few bytes. It sorts ranges.
+// joined extends the ranges of a chunk of size bytes to whole pieces, and merges those with short gaps between them. It sorts ranges.
 func joined(ranges []rows.Range, piece, size int64) (whole []rows.Range) {
 	slices.SortFunc(ranges, func(a, b rows.Range) int { return cmp.Compare(a.From, b.From) })
 	for _, r := range ranges {
 		r = rows.Range{From: r.From / piece * piece, To: min((r.To+piece-1)/piece*piece, size)}
-		if last := len(whole) - 1; last >= 0 && r.From <= whole[last].To+gapBytes {
+		if last := len(whole) - 1; last >= 0 && r.From <= whole[last].To+rows.ReadBytes {
 			whole[last].To = max(whole[last].To, r.To)
 			continue
 		}

@@ -51,8 +51,8 @@ type Head struct {
 // Chunk is a chunk of a file.
 type Chunk struct {
 	rows.Stub
-	Piece  int64  // length of the pieces of its memory that are verified; the last one may be shorter
-	Sums   []byte // XXH3-64 of each, little-endian
+	Piece  int64  // length of the pieces of its memory that have checksums; the last one may be shorter
+	Sums   []byte // XXH3-64 of each piece, little-endian
 	offset int64  // in the file: it follows from the lengths
 }
 

@@ -207,7 +207,7 @@ func TestBrokenChunks(t *testing.T) {
 	}
 }
 
-// TestRanges reads random ranges of chunks, of which some bytes may be flipped.
+// TestRanges reads random ranges of chunks, then ranges of a chunk with a flipped byte: it is found in the piece that has it, and not elsewhere.
 func TestRanges(t *testing.T) {
 	d, _, sealed, name := written(t)
 	f, err := d.Open("plan", 7)
@@ -255,7 +255,7 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestJoined joins ranges between which there are few bytes.
+// TestJoined checks which ranges are merged, and the lengths of pieces.
 func TestJoined(t *testing.T) {
 	const k = 1 << 10
 	got := joined([]rows.Range{{From: 300 * k, To: 300*k + 1}, {From: 5, To: 6}, {From: 60 * k, To: 61 * k}, {From: 140 * k, To: 141 * k}}, 4*k, 301*k)

@@ -18,7 +18,7 @@ func TestDivide(t *testing.T) {
 	}{
 		{100, 0, 1, 32 * kib, 0, 0, false},
 		{100, 100, 1, 32 * kib, 100, 0, false},
-		{900, 1000, 1, 32 * kib, 395 / 0.55, 1 - 0.395/0.55, false}, // the other 182 units span 282
+		{900, 1000, 1, 32 * kib, 395 / 0.55, 1 - 0.395/0.55, false}, // 718 units stay; the sweep's parts in the other 182 span 282
 		{500, 1000, 1, 32 * kib, 0, 1 / (1.55 * 0.5), false},
 		{250, 1000, 1, 32 * kib, 0, 1 / (1.55 * 0.25), false},
 		{500, 1000, 20 * kib, 4 * kib, 0, 1 / (1.55 * 0.5), false},
@@ -26,7 +26,7 @@ func TestDivide(t *testing.T) {
 		{250, 1000, 128 * kib, 32 * kib, 218.75, 0.78125 * 5 / 4, true},
 		{80, 1000, 20 * kib, 4 * kib, 70, 0.93 * 6 / 5, true},
 		{80, 1000, 1 * kib, 32 * kib, 0, 1 / (1.55 * 0.08), false},
-		{4, 1000, 128 * kib, 32 * kib, 3, 0.997 * 5 / 4, true}, // an eighth would have room for 64 rows
+		{4, 1000, 128 * kib, 32 * kib, 3, 0.997 * 5 / 4, true}, // a unit is 128 rows, the minimum for the sweep
 		{1, 1000, 128 * kib, 32 * kib, 0, 1 / (1.55 * 0.001), false},
 	} {
 		d := Divide(int64(c.memory*unit), int64(c.rows*unit), c.row, c.around)

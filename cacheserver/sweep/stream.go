@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// account is what a stream and its successors take, one after the other. Sweep.mu protects it, except lent.
+// account is the memory of a stream and of its successor, which follow each other. Sweep.mu protects it, except lent.
 type account struct {
 	used       int64   // estimate of the bytes in parts
 	parts      []*Part // that were not released, the oldest first
 	incomplete int     // of these, parts that miss rows
 	begun      int64   // Sweep.travelled when the youngest was begun
 
-	lent atomic.Int64 // estimate of the bytes in parts that were released, as messages that are not sent refer to them
+	lent atomic.Int64 // estimate of the bytes in released parts that unsent messages still refer to
 }
 
 // Stream is the rows of one stream. Its methods, and the walk, are called by one goroutine.
@@ -154,7 +154,7 @@ func (st *Stream) Extend() {
 	}
 }
 
-// reserve reserves memory for a part: of successors that wait for their streams, or of others, for which it waits.
+// reserve reserves memory for the lists of a part. While there is none, it ends successors that wait for their streams, and then waits for others.
 func (s *Sweep) reserve(n int64) error {
 	for end := time.Now().Add(memoryWait); ; {
 		if err := s.budget.ReserveHeap(n); err == nil || time.Now().After(end) {
@@ -199,7 +199,7 @@ func (st *Stream) mayBeginLocked() bool {
 	return a.incomplete < parts && st.paceLocked() && a.fitsLocked(bytes, s.shareLocked())
 }
 
-// heldLocked is the memory that the account takes.
+// heldLocked is the estimated memory of all parts of the account, with those that were released and are not free yet.
 func (a *account) heldLocked() int64 { return a.used + a.lent.Load() }
 
 // fitsLocked reports whether another part of a number of bytes fits, besides two complete ones, until each of the incomplete ones is complete: until

@@ -22,7 +22,7 @@ import (
 const (
 	// leastParts and mostParts bound the number of incomplete parts of a stream.
 	leastParts, mostParts = 4, 64
-	// shortLeast is the minimum number of rows of a part that is not the last one. It is smaller where rows are long, down to longLeast.
+	// A part that is not the last one has at least shortLeast rows; where rows are longer than 16 KiB, fewer, but at least longLeast.
 	shortLeast, longLeast = 64, 8
 	// successorKept is how long the parts of the next epoch are kept for the stream that will ask for it.
 	successorKept = 2 * time.Minute
@@ -43,7 +43,7 @@ type Sweep struct {
 	blocks  *offheap.Blocks
 	limit   int64 // of memory
 	mean    int64 // bytes of a row
-	apart   bool  // see Division
+	apart   bool  // of the Division: rows are read one by one
 	most    int   // number of workers
 	workers sync.WaitGroup
 
@@ -150,7 +150,7 @@ func (s *Sweep) partRows(bytes float64) float64 {
 	return max(bytes/(row+chunk), (bytes-chunks*chunk)/row)
 }
 
-// leastRows is the minimum number of rows of a part that is not the last one.
+// leastRows is the minimum number of rows of a part that is not the last one: about 1 MiB, within shortLeast and longLeast.
 func (s *Sweep) leastRows() int { return int(min(max((1<<20)/max(s.mean, 1), longLeast), shortLeast)) }
 
 // wish is the rows of one part in one chunk.

@@ -118,7 +118,7 @@ func headsOf(status, pod, addresses string) ([]wait.Head, error) {
 	return heads, nil
 }
 
-// setDatasets sets the datasets that the TrainJob reads: those that its storageUri names, or the one that its own request makes of a table.
+// setDatasets sets the dataset to wait for in each cache: those that the storageUri names, or the one that DERIVE has made from a table.
 func setDatasets(heads []wait.Head, env command.Env) {
 	names := reference.Names(env("STORAGE_URI"))
 	for i, name := range names {
@@ -126,7 +126,7 @@ func setDatasets(heads []wait.Head, env command.Env) {
 			heads[i].Dataset = reference.Dataset(name)
 		}
 	}
-	if names == nil && env("CACHE_STATUS") == "" { // a cache without a head is one of files
+	if names == nil && env("CACHE_STATUS") == "" { // CACHE_STATUS is set for caches of files, which have no datasets
 		heads[0].Dataset = reference.Derived(env(reference.DeriveVariable))
 	}
 }

@@ -43,12 +43,12 @@ func TestHeadsOf(t *testing.T) {
 func TestSetDatasets(t *testing.T) {
 	const derive = `{"dataset":"tok","image":"tok:3"}`
 	for name, tt := range map[string]struct{ uri, status, derive, want string }{
-		"a table":                       {uri: "cache://web/a"},
-		"what is made of a table":       {uri: "cache://web/a", derive: derive, want: "tok"},
-		"a table of variables":          {derive: derive, want: "tok"},
-		"a DataCache":                   {uri: "datacache://web", derive: derive},
-		"a dataset of a DataCache":      {uri: "datacache://team-b/web/ids", derive: derive, want: "ids"},
-		"files, by the platform's step": {uri: "fluid+s3://b/f", status: "http://manager.svc/status/team-a/files", derive: derive},
+		"a table":                          {uri: "cache://web/a"},
+		"a dataset made of a table":        {uri: "cache://web/a", derive: derive, want: "tok"},
+		"a table that variables name":      {derive: derive, want: "tok"},
+		"a DataCache":                      {uri: "datacache://web", derive: derive},
+		"a dataset of a DataCache":         {uri: "datacache://team-b/web/ids", derive: derive, want: "ids"},
+		"a cache of files, which has none": {uri: "fluid+s3://b/f", status: "http://manager.svc/status/team-a/files", derive: derive},
 	} {
 		t.Run(name, func(t *testing.T) {
 			vars := map[string]string{"STORAGE_URI": tt.uri, "CACHE_STATUS": tt.status, "DERIVE": tt.derive}

@@ -21,10 +21,10 @@ import (
 	"github.com/kubeflow/datacache/internal/wellknown"
 )
 
-// Names of the indexes of pods that informers must have.
+// Names of the field indexes of pods that the informers must have, and the field by which each finds a pod.
 const (
-	IndexCache   = "datacache" // by the name of their DataCache
-	IndexMachine = "machine"   // by the name of the Node that they are bound to
+	IndexCache   = "datacache" // the name of the DataCache that the pod belongs to
+	IndexMachine = "machine"   // the name of the Node that the pod is bound to
 )
 
 // CacheNameOf returns the values of IndexCache.

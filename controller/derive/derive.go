@@ -117,8 +117,8 @@ func (r *Reconciler) run(ctx context.Context, dc *v1alpha1.DataCache, wanted boo
 	return result, r.record(ctx, dc, c)
 }
 
-// Retry deletes the Job of a step that has failed, so that it runs again, for a TrainJob that begins to use the cache: whoever made the TrainJob
-// may have put right what the step lacked, and need not be allowed to change DataCaches.
+// Retry deletes the Job of a step that has failed, so that the step runs again. It is called when a TrainJob begins to use the cache: its author may
+// have corrected what made the step fail, but may not have the right to annotate the DataCache.
 func Retry(ctx context.Context, k kube.Applier, dc *v1alpha1.DataCache) error {
 	if c := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionDerived); c == nil || c.Reason != v1alpha1.ReasonDeriveFailed {
 		return nil

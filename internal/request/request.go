@@ -15,7 +15,7 @@ type Request struct {
 	// References are the existing DataCaches that the TrainJob names, in its order; Cache is then empty. It is nil if the TrainJob names
 	// none.
 	References []Reference
-	// Dataset is that of the first or only cache which the TrainJob reads: one that it names, or that its own request makes; "" for a table.
+	// Dataset is the dataset that training reads of the TrainJob's first cache, from its reference or from DERIVE; "": it reads the table.
 	Dataset string
 	// Cache is the spec of the cache to create. Only requested fields are set, the API sets the defaults; resources only have
 	// requests.

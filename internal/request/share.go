@@ -27,8 +27,8 @@ func sharedName(arrow *v1alpha1.ArrowCache, readers v1alpha1.Readers) string {
 	return "shared-" + hex.EncodeToString(sum[:8])
 }
 
-// canonicalRows encodes in a canonical form which rows and columns a cache holds: the fields of the API whose tag isn't rows:"no", and what is made
-// of them. It is the same for a request and for the object that the API server stores.
+// canonicalRows encodes in a canonical form which rows and columns a cache holds: the fields of the API whose tag isn't rows:"no", and the dataset made
+// of the rows by the step. A request and the object that the API server stores for it have the same encoding.
 func canonicalRows(arrow *v1alpha1.ArrowCache) string {
 	rows := arrow.DeepCopy()
 	clearOthers(reflect.ValueOf(rows).Elem())

@@ -189,8 +189,8 @@ func (s *spec) readiness() *v1alpha1.Readiness {
 	return &timings
 }
 
-// lifetime parses whether other TrainJobs may share the cache, and how long it is kept after the last one. What a step makes is shared unless the
-// TrainJob or its runtime says otherwise: it is made once for all trials of a sweep.
+// lifetime parses whether other TrainJobs may share the cache, and how long it is kept after the last one. A cache with a step is shared by default, so
+// that the trials of a sweep run the step once.
 func (s *spec) lifetime() (shared bool, idle time.Duration) {
 	scope, _ := s.lookup("CACHE_SCOPE")
 	switch scope.value {

@@ -128,7 +128,7 @@ def test_a_delta_table(posted: tuple[TrainerClient, list[dict[str, Any]]]) -> No
 def shout(batch: pa.RecordBatch, sign: str = "!") -> pa.Table:
     import pyarrow as pa
 
-    print(f"made {batch.num_rows}\n", end="")  # in one write: threads share the pipe
+    print(f"made {batch.num_rows}\n", end="")  # a single write: several threads write to the pipe
     return pa.table({"text": [f"{text}{sign}$(HOME)$" for text in batch["content"].to_pylist()]})
 
 

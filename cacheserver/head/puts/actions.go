@@ -139,8 +139,8 @@ func (s *Service) ticket(of peer.Put) (string, error) {
 	return s.Signer.Sign(t)
 }
 
-// hasRoom returns an error if the data nodes have no memory for so many bytes of a put or its writer or, if they are wanted, no disks, or if the cache
-// is not ready.
+// hasRoom returns an error if the cache is not ready, if the data nodes' memory for puts or the limit of the put's writer leaves no room for so many
+// bytes, or if the put wants files and a data node has no folder for them.
 func (s *Service) hasRoom(bytes int64, of peer.Put) error {
 	if err := s.Cluster.Ready(); err != nil {
 		return err
@@ -259,7 +259,7 @@ func (s *Service) abortPut(_ context.Context, body []byte) (any, error) {
 	return struct{}{}, s.Cluster.Change(func(c *put.Catalog) error { return c.Abort(ref.Put) })
 }
 
-// dropTime is how long dropping may take. After that the client can ask again.
+// dropTime is how long a call waits for the data nodes to free a dataset. The client may repeat the call.
 const dropTime = 20 * time.Second
 
 // dropDataset drops a dataset, and waits until all data nodes have freed it.

@@ -47,5 +47,5 @@ type Node struct {
 	Disk    bool // it has a folder for parts
 	Memory  protocol.MemoryStatus
 	Puts    protocol.MemoryStatus // the part of it for puts
-	Writer  int64                 // how much of that one writer may have; 0: all
+	Writer  int64                 // the limit of one writer within it; 0: no limit
 }

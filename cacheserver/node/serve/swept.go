@@ -55,7 +55,7 @@ func parts(walk walk, every cut, unsent []rows.Run, left uint64) sweep.Walk {
 		for runs, unsent = append(list[:0], unsent...), nil; ; {
 			size := blockRuns
 			if count < most {
-				size = min(size, most-count) // a run has at least a row, and parts of long rows have few
+				size = min(size, most-count) // each run has at least a row: blockRuns of them may be far more than a part of long rows
 			}
 			runs = slices.Grow(runs, size)
 			block := runs[len(runs) : len(runs)+size]

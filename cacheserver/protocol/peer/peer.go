@@ -169,7 +169,7 @@ type Progress struct {
 type Vitals struct {
 	Memory  protocol.MemoryStatus `json:"memory"`
 	Puts    protocol.MemoryStatus `json:"puts"`             // the part of it for what clients put
-	Writer  int64                 `json:"writer,omitempty"` // how much of that one writer may have; 0: all
+	Writer  int64                 `json:"writer,omitempty"` // the limit of one writer within it; 0: no limit
 	Spill   *protocol.SpillStatus `json:"spill,omitempty"`
 	Total   protocol.Traffic      `json:"total"`   // since the node started
 	Readers []protocol.Reader     `json:"readers"` // at most protocol.MaxReaders

@@ -14,7 +14,7 @@ type Put struct {
 	ID     string `json:"id"`
 	Name   string `json:"name"`
 	Mode   string `json:"mode"`
-	Writer string `json:"writer,omitempty"` // whose limit the rows count against; empty: of a client that is not known
+	Writer string `json:"writer,omitempty"` // the client whose limit the rows count against; empty: one without a name
 	Parts  int    `json:"parts"`
 	Nodes  int    `json:"nodes"`  // of the cache
 	Schema []byte `json:"schema"` // an Arrow IPC message

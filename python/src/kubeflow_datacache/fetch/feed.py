@@ -84,7 +84,7 @@ class Feed:
         scattered = request["shuffle"] or request["kind"] == "mix" or self.info.placement.scattered
         at_once = len(self._waiting) if scattered else 1
         self._at_once = at_once
-        # number of streams that share prefetch_bytes from the first one on, 0 once all are open
+        # while streams are being opened: how many will share prefetch_bytes; then 0
         self._to_open = at_once
         self._ahead_bytes = prefetch_bytes // max(1, at_once)
         self._batch_bytes = batch_bytes(prefetch_bytes, streams=at_once, readers=request["world"] * request["workers"])

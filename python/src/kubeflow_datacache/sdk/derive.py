@@ -67,7 +67,7 @@ class Derive:
     memory: str | None = None
 
     def __post_init__(self) -> None:
-        """Checks what the API server can't see."""
+        """Raises ValueError for arguments that exclude each other, and for a function that can't be sent."""
         if self.fn is None and (self.columns or self.parameters):
             raise ValueError("columns and parameters are given without fn: a command chooses its columns itself")
         if self.fn is not None and self.command:
