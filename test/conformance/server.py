@@ -41,6 +41,7 @@ class Cache:
     logs: Path
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     starts: dict[str, Callable[[], None]] = field(default_factory=dict)
+    _restarts: dict[int, int] = field(default_factory=dict)  # by data node: how many the head must have seen
 
     def client(self) -> Client:
         """A new client; the caller closes it."""
@@ -63,7 +64,8 @@ class Cache:
     def wait(self, *states: str, limit: float = _READY_LIMIT) -> dict[str, Any]:
         """Waits until the cache is in one of the states, and returns its status. Raises if it ends in another one.
 
-        A local cache that fails ends, so that of its status there is the reason alone.
+        What the head says before it has noticed a restart does not count. A local cache that fails ends, so that of its
+        status there is the reason alone.
         """
         begun, last = time.monotonic(), None
         while time.monotonic() - begun < limit:
@@ -74,9 +76,11 @@ class Cache:
                     raise AssertionError(f"{name} ended with {process.returncode}: {self.log(name)}")
             with contextlib.suppress(OSError):
                 last = self.status()
-                if last["state"] in states:
+                seen = {node["index"]: node["restarts"] for node in last["nodes"]}
+                current = all(seen[node] >= least for node, least in self._restarts.items())
+                if current and last["state"] in states:
                     return last
-                if last["state"] == "Failed":
+                if current and last["state"] == "Failed":
                     break
             time.sleep(0.01)
         raise AssertionError(
@@ -91,11 +95,19 @@ class Cache:
         """The standard output of a process."""
         return (self.logs / f"{name}.out").read_text()
 
-    def restart(self, name: str) -> None:
-        """Kills a process and starts a new one in its place."""
-        self.processes[name].kill()
-        self.processes[name].wait()
-        self.starts[name]()
+    def restart(self, *names: str) -> None:
+        """Kills processes, and then starts new ones in their places."""
+        with contextlib.suppress(OSError):  # the head may be away
+            for node in self.status()["nodes"]:
+                if f"node-{node['index']}" in names:
+                    self._restarts[node["index"]] = node["restarts"] + 1
+        if "head" in names:  # it counts anew
+            self._restarts.clear()
+        for name in names:
+            self.processes[name].kill()
+            self.processes[name].wait()
+        for name in names:
+            self.starts[name]()
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> dict[str, int]:
         """Signals all processes and returns their exit codes; kills those that do not exit."""

@@ -242,8 +242,8 @@ def test_beside_a_table(mode: Mode, caches: Caches, table: Callable[[str], Made]
 
 def restarted(writer: Writer, cache: Cache, *names: str) -> None:
     """Kills processes, and waits until the data nodes have told the head what they have."""
-    for name in names:
-        cache.restart(name)
+    cache.restart(*names)
+    cache.wait("Ready")
     end = time.monotonic() + 60
     while time.monotonic() < end:
         try:
