@@ -88,11 +88,7 @@ def test_a_node_is_lost_at_every_step(node: int, cache: Cache) -> None:
 def test_two_neighbours_are_lost(cache: Cache) -> None:
     with DataCache(cache.endpoint, retry_seconds=30.0) as client:
         put(client, "a", TABLE, parts=PARTS, progress=False)
-        for name in ("node-0", "node-1"):
-            cache.processes[name].kill()
-            cache.processes[name].wait()
-        for name in ("node-0", "node-1"):
-            cache.starts[name]()
+        cache.restart("node-0", "node-1")
         with pytest.raises(DatasetChangedError, match="node 0 restarted, and parts 0-2 of dataset a are lost: put it"):
             read(cache)
         put(client, "a", TABLE, parts=PARTS, mode="replace", progress=False)

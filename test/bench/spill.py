@@ -33,6 +33,7 @@ _SPEED = {
     "images": 0.7,
     "photos": 0.7,
 }  # bar of the speed of shuffled rows with half of them in memory, of the disk's
+_RESTART = 1.0  # bar of the seconds from the end of a process to a new one that serves
 _FRACTIONS = "0,1,0.5,0.25"
 _ROOM = 256 << 20  # for the process, decoding, reading and clients
 _ORDERS: dict[str, dict[str, Any]] = {
@@ -140,6 +141,8 @@ class Bench:
             if group:  # in which the kernel ends it if it needs more
                 Path(group.processes).write_text(str(cache.processes["local"].pid))
             self._read(cache, where, limit, began)
+            if group:
+                self._restart(cache, where)
 
     def _read(self, cache: Cache, where: str, limit: int, began: float) -> None:
         """Reads epochs of a cache that was started."""
@@ -159,6 +162,20 @@ class Bench:
                 self._print(where, name, number, cost, stored, disk, resident(cache))
             self._missed(where, name, cost, disk)
         self.missed |= 0 < limit < resident(cache)
+
+    def _restart(self, cache: Cache, where: str) -> None:
+        """Kills the cache, and prints when a new process serves the same rows from files."""
+        began = time.monotonic()
+        cache.restart("local")
+        cache.wait("Ready")
+        seconds, decoded = time.monotonic() - began, metric(cache, "load_decoded_bytes_total")
+        met = seconds <= _RESTART and not decoded
+        print(
+            f"{where:8} killed: serves again after {seconds:.2f} s, {decoded / 1e6:.0f} MB decoded"
+            f" (bar: {_RESTART} s, nothing): {'met' if met else 'MISSED'}",
+            flush=True,
+        )
+        self.missed |= not met
 
     def _print(
         self, where: str, name: str, number: int, cost: dict[str, float], stored: int, disk: float, peak: int
