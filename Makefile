@@ -607,11 +607,11 @@ bench-narrow: build venv ## Print memory, load and streams of integers in fewer 
 bench-spill: build venv ## Print what epochs of a table cost whose rows lie on a local disk, with all, half and a quarter of its bytes as memory (about 3 min, 4 GB of disk).
 	@PYTHONPATH=python/src:test/conformance:test/bench:hack $(PYTHON) test/bench/spill.py --server $(SERVER) $(BENCH)
 
-LARGE ?= 5
-LARGE_LIMIT ?= 400
+LARGE_GB ?= 8
+LARGE_MB ?= 2250
 .PHONY: bench-large
-bench-large: build venv ## Load a table of LARGE=5 GB as stored (twice that of Arrow and of free disk) with LARGE_LIMIT=400 MB for the whole process, read epochs of it, in order and shuffled, and restart it (about 5 min).
-	@PYTHONPATH=python/src:test/conformance:test/bench:hack $(PYTHON) test/bench/spill.py --server $(SERVER) --gigabytes $$((2 * $(LARGE))) --limit $(LARGE_LIMIT) --epochs 3 --orders "in order,shuffled" $(BENCH)
+bench-large: build venv ## Load a table of LARGE_GB=8 as stored (it takes twice that of Arrow, and of disk) with LARGE_MB=2250 of memory for the whole process, read epochs of it, in order and shuffled, and restart it (about 3 min).
+	@PYTHONPATH=python/src:test/conformance:test/bench:hack $(PYTHON) test/bench/spill.py --server $(SERVER) --gigabytes $$((2 * $(LARGE_GB))) --limit $(LARGE_MB) --epochs 3 --orders "in order,shuffled" $(BENCH)
 
 .PHONY: bench-put
 bench-put: build venv $(MINIO) ## Print what it costs to put rows, with 1, 4 and 16 writers, beside a C++ server that keeps them; the way to the first batch beside that through an Iceberg table; epochs (about 5 min, 3 GB of memory).
