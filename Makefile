@@ -610,7 +610,7 @@ bench-spill: build venv ## Print what epochs of a table cost whose rows lie on a
 LARGE_GB ?= 8
 LARGE_MB ?= 2250
 .PHONY: bench-large
-bench-large: build venv ## Load a table of LARGE_GB=8 as stored (it takes twice that of Arrow, and of disk) with LARGE_MB=2250 of memory for the whole process, read epochs of it, in order and shuffled, and restart it (about 3 min).
+bench-large: build venv ## Load a table of LARGE_GB=8 as stored (twice that as Arrow and on disk) with LARGE_MB=2250 of memory for the whole process, read epochs of it, in order and shuffled, and restart it (about 3 min).
 	@PYTHONPATH=python/src:test/conformance:test/bench:hack $(PYTHON) test/bench/spill.py --server $(SERVER) --gigabytes $$((2 * $(LARGE_GB))) --limit $(LARGE_MB) --epochs 3 --orders "in order,shuffled" $(BENCH)
 
 .PHONY: bench-put
