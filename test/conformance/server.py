@@ -130,7 +130,7 @@ class Caches:
     def __init__(self, binary: Path, folder: Path, keep: int = 6) -> None:
         self._binary, self._folder, self._keep = binary, folder, keep
         self._running: OrderedDict[Any, Cache] = OrderedDict()
-        self._count = 0
+        self._started = list[Cache]()
 
     def of(
         self,
@@ -158,12 +158,12 @@ class Caches:
     def start(
         self, source: Sequence[str], *, nodes: int = 2, mode: Mode = "local", env: Mapping[str, str] | None = None
     ) -> Cache:
-        """Starts a cache and returns without waiting for it. The caller stops it."""
-        self._count += 1
-        logs = self._folder / f"cache-{self._count}"
+        """Starts a cache and returns without waiting for it. The caller stops it, or close does."""
+        logs = self._folder / f"cache-{len(self._started) + 1}"
         logs.mkdir(parents=True)
         head, http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         cache = Cache(f"grpc://{head}", f"http://{http}", logs)
+        self._started.append(cache)
         own = {**plain_environment(), **(env or {})}
 
         def run(name: str, *arguments: str) -> None:
@@ -191,8 +191,8 @@ class Caches:
         )
 
     def close(self) -> None:
-        """Stops all shared caches."""
-        for cache in self._running.values():
+        """Stops all caches that still run."""
+        for cache in self._started:
             cache.stop(signal.SIGKILL)
 
 
