@@ -182,7 +182,8 @@ def test_resizes_leave_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A loader that is resized again and again, to read one batch each time; make soak does it 10,000 times."""
-    monkeypatch.setattr(Shared, "leave", lambda _, memory: memory.close())  # or some is kept, if calls end in time
+    # Otherwise the number of open files depends on which calls end before their stream is closed: these keep their memory.
+    monkeypatch.setattr(Shared, "leave", lambda _, memory: memory.close())
     loader = plain_loader(connect(endpoint))
 
     def resize(times: int) -> tuple[int, int, int]:

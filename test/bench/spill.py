@@ -33,7 +33,7 @@ _SPEED = {
     "images": 0.7,
     "photos": 0.7,
 }  # bar of the speed of shuffled rows with half of them in memory, of the disk's
-_RESTART = 1.0  # bar of the seconds from the end of a process to a new one that serves
+_RESTART = 1.0  # seconds; a killed process must be replaced by one that serves within this time
 _FRACTIONS = "0,1,0.5,0.25"
 _ROOM = 256 << 20  # for the process, decoding, reading and clients
 _ORDERS: dict[str, dict[str, Any]] = {
@@ -84,6 +84,11 @@ def epoch(cache: Cache, number: int, order: dict[str, Any]) -> dict[str, float]:
     seconds, cpu = time.monotonic() - began, cpu_of(cache) - cpu
     read = metric(cache, "spill_read_bytes_total") - read
     return {"first": first, "speed": nbytes / seconds, "cpu": cpu / nbytes * 1e9, "read": read, "bytes": nbytes}
+
+
+def join(group: Group, cache: Cache) -> None:
+    """Moves the process into the control group. The kernel kills it if it needs more memory than the group's limit."""
+    Path(group.processes).write_text(str(cache.processes["local"].pid))
 
 
 class Bench:
@@ -138,11 +143,11 @@ class Bench:
             flags = ["--files", str(self._table), "--profiles"]
             cache = self._caches.start(flags, nodes=1, env=env)
             stack.callback(cache.stop)
-            if group:  # in which the kernel ends it if it needs more
-                Path(group.processes).write_text(str(cache.processes["local"].pid))
+            if group:
+                join(group, cache)
             self._read(cache, where, limit, began)
             if group:
-                self._restart(cache, where)
+                self._restart(cache, where, group)
 
     def _read(self, cache: Cache, where: str, limit: int, began: float) -> None:
         """Reads epochs of a cache that was started."""
@@ -163,10 +168,12 @@ class Bench:
             self._missed(where, name, cost, disk)
         self.missed |= 0 < limit < resident(cache)
 
-    def _restart(self, cache: Cache, where: str) -> None:
-        """Kills the cache, and prints when a new one serves the same rows. It plans again, and reads footers alone."""
+    def _restart(self, cache: Cache, where: str, group: Group) -> None:
+        """Kills the process, starts it again, and prints when the rows are served. The new process may read the footers
+        of the table's files, to plan, but no rows."""
         began = time.monotonic()
         cache.restart("local")
+        join(group, cache)
         stored = int(cache.wait("Ready")["bytes"])
         seconds, read = time.monotonic() - began, metric(cache, "load_read_bytes_total")
         met = seconds <= _RESTART and read < stored / 100

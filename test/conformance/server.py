@@ -41,7 +41,8 @@ class Cache:
     logs: Path
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     starts: dict[str, Callable[[], None]] = field(default_factory=dict)
-    _restarts: dict[int, int] = field(default_factory=dict)  # by data node: how many the head must have seen
+    # For each restarted data node, the number of restarts in /status from which the head knows the new process.
+    _restarts: dict[int, int] = field(default_factory=dict)
 
     def client(self) -> Client:
         """A new client; the caller closes it."""
@@ -64,8 +65,8 @@ class Cache:
     def wait(self, *states: str, limit: float = _READY_LIMIT) -> dict[str, Any]:
         """Waits until the cache is in one of the states, and returns its status. Raises if it ends in another one.
 
-        What the head says before it has noticed a restart does not count. A local cache that fails ends, so that of its
-        status there is the reason alone.
+        A status is ignored if it is older than the last restart. A local cache exits when it fails; the status then has
+        the state and the reason only.
         """
         begun, last = time.monotonic(), None
         while time.monotonic() - begun < limit:
@@ -97,11 +98,11 @@ class Cache:
 
     def restart(self, *names: str) -> None:
         """Kills processes, and then starts new ones in their places."""
-        with contextlib.suppress(OSError):  # the head may be away
+        with contextlib.suppress(OSError):  # the head may not be running
             for node in self.status()["nodes"]:
                 if f"node-{node['index']}" in names:
                     self._restarts[node["index"]] = node["restarts"] + 1
-        if "head" in names:  # it counts anew
+        if "head" in names:  # a new head counts from 0
             self._restarts.clear()
         for name in names:
             self.processes[name].kill()

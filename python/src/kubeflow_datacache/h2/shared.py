@@ -30,7 +30,7 @@ _PACKET: Final = 1 << 10
 _SECONDS: Final = 0.5  # how long to wait for memory before rows are read by TCP
 LEAST: Final = 1 << 16  # bytes of a slot
 _MORE: Final = 4  # slots beside those for rows that were read ahead
-_IDLE: Final = 2  # memories of a server that are kept: of an epoch's streams, and of requests for rows by number
+_IDLE: Final = 2  # unused memories kept for each server: one of an epoch's streams, one of requests by row number
 CIRCULATING: Final = 2  # slots that the server gets back at once, whatever the rows of this process are kept for
 
 
@@ -168,7 +168,7 @@ class Shared:
             return None
 
     def leave(self, memory: SharedMemory) -> None:
-        """Keeps a memory for later calls. Of a server, only the _IDLE last ones are kept."""
+        """Keeps an unused memory for later calls. If its server then has more than _IDLE of them, the oldest is closed."""
         if self._idle.setdefault(memory.asked, memory) is not memory:
             memory.close()
         port, _ = memory.asked
