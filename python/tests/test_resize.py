@@ -182,7 +182,7 @@ def test_resizes_leave_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A loader that is resized again and again, to read one batch each time; make soak does it 10,000 times."""
-    # Otherwise the number of open files depends on which calls end before their stream is closed: these keep their memory.
+    # Calls that end before their stream is closed keep their memory, and its files, for later calls.
     monkeypatch.setattr(Shared, "leave", lambda _, memory: memory.close())
     loader = plain_loader(connect(endpoint))
 
