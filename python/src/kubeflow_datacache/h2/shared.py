@@ -168,7 +168,7 @@ class Shared:
             return None
 
     def leave(self, memory: SharedMemory) -> None:
-        """Keeps an unused memory for later calls. If its server then has more than _IDLE of them, the oldest is closed."""
+        """Keeps an unused memory for later calls. Of more than _IDLE memories of a server, the oldest is closed."""
         if self._idle.setdefault(memory.asked, memory) is not memory:
             memory.close()
         port, _ = memory.asked
