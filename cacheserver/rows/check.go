@@ -169,12 +169,12 @@ func rising(n *node, d arrow.ArrayData, at, count, limit int) error {
 	return nil
 }
 
+// neverFalls compares neighbours: their difference may not fit into O.
 func neverFalls[O int32 | int64](offsets []O) bool {
-	var fell O
-	last := offsets[0]
-	for _, o := range offsets {
-		fell |= o - last
-		last = o
+	for i := 1; i < len(offsets); i++ {
+		if offsets[i] < offsets[i-1] {
+			return false
+		}
 	}
-	return fell >= 0
+	return true
 }

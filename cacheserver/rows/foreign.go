@@ -6,10 +6,13 @@ package rows
 import (
 	"fmt"
 	"math"
+	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/kubeflow/datacache/cacheserver/rows/bitmap"
 )
 
 // Foreign is a record batch as somebody else sent it: the nodes and buffers of the Arrow IPC format, in the order of the layout's columns,
@@ -69,8 +72,10 @@ func (f Foreign) array(n *node, dt arrow.DataType) (arrow.ArrayData, error) {
 	switch {
 	case n.kind == kindNull:
 		nulls = length
-	case buffers[0] != nil:
-		nulls = array.UnknownNullCount // the bitmap says it
+	case buffers[0] != nil && buffers[0].Len() < int(length+7)/8:
+		return nil, short(n, "validity", buffers[0].Len(), int(length+7)/8)
+	case buffers[0] != nil: // the bitmap says it
+		nulls = length - int64(bitmap.Ones(unsafe.Pointer(unsafe.SliceData(buffers[0].Bytes())), 0, int(length)))
 	case nulls != 0:
 		return nil, fmt.Errorf("column %q: %d nulls without a validity bitmap", n.path, nulls)
 	}
@@ -93,6 +98,9 @@ func (f Foreign) array(n *node, dt arrow.DataType) (arrow.ArrayData, error) {
 			}
 			kids = append(kids, data)
 		}
+	}
+	if n.typ.ID() == arrow.MAP && (kids[0].NullN() > 0 || kids[0].Children()[0].NullN() > 0) { // no library makes an array of these
+		return nil, fmt.Errorf("column %q: a map has a null entry or a null key", n.path)
 	}
 	data := array.NewData(dt, int(length), buffers, kids, int(nulls), 0)
 	if length > 0 && n.kind != kindNull {

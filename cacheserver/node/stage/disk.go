@@ -111,11 +111,7 @@ func (s *Stage) restorePart(id string, number int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.files = max(p.files, number+1)
-	p.parts[r.Part.Part] = append(p.parts[r.Part.Part], &part{PutPart: r.Part, chunks: sealed.Chunks, file: file, known: make(chan struct{}), free: func() {
-		for _, c := range sealed.Chunks {
-			p.arena.Discard(c.Memory())
-		}
-	}})
+	p.parts[r.Part.Part] = append(p.parts[r.Part.Part], &part{PutPart: r.Part, chunks: sealed.Chunks, arena: p.arena, file: file, known: make(chan struct{})})
 	return nil
 }
 
@@ -165,7 +161,13 @@ func (s *Stage) forget(p *put, keep bool) {
 
 // discard frees a part, and removes its file.
 func (p *part) discard() {
-	p.free()
+	for _, c := range p.chunks {
+		p.arena.Discard(c.Memory())
+	}
+	p.removeFile()
+}
+
+func (p *part) removeFile() {
 	if p.file != nil {
 		_ = p.file.Close(false) // what is left is removed with the put's folder
 	}

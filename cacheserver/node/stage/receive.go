@@ -115,33 +115,38 @@ func (s *Stage) receivePart(stream grpc.ServerStream, p *put, command protocol.P
 	}
 	defer budget.Release(streamMemory)
 	in := &intake{put: p, builder: rows.NewBuilder(p.layout, p.arena, 0), content: p.layout.NewContent()}
+	added := false
+	defer func() {
+		if !added { // also after a panic
+			in.builder.Discard()
+		}
+	}()
 	sealed, err := in.all(stream, first)
 	if err == nil {
 		err = in.whole(command.End)
 	}
 	if err != nil {
-		in.builder.Discard()
 		return nil, refusal(err)
 	}
 	sum := in.content.Sum()
-	made := &part{
-		PutPart: protocol.PutPart{Part: command.Part, Attempt: command.Attempt, Rows: sealed.Rows, Bytes: in.builder.Reserved(), Hash: hex.EncodeToString(sum[:])},
-		chunks:  sealed.Chunks, free: in.builder.Discard, known: make(chan struct{}),
+	hash := hex.EncodeToString(sum[:])
+	if ticket.Copy != "" && ticket.Copy != hash {
+		return nil, status.Errorf(codes.DataLoss, "put: the copy of part %d has the hash %s, want %s", command.Part, hash, ticket.Copy)
 	}
-	if ticket.Copy != "" && ticket.Copy != made.Hash {
-		made.free()
-		return nil, status.Errorf(codes.DataLoss, "put: the copy of part %d has the hash %s, want %s", made.Part, made.Hash, ticket.Copy)
+	made := &part{
+		PutPart: protocol.PutPart{Part: command.Part, Attempt: command.Attempt, Rows: sealed.Rows, Bytes: in.builder.Reserved(), Hash: hash},
+		chunks:  sealed.Chunks, arena: p.arena, known: make(chan struct{}),
 	}
 	if err := s.store(p, made, sealed); err != nil {
-		made.free()
 		return nil, refusal(err)
 	}
 	if ticket.Copy == "" {
 		if err := s.copied(stream.Context(), p, made, ticket.Addresses); err != nil {
-			made.discard()
+			made.removeFile()
 			return nil, err
 		}
 	}
+	added = true
 	return s.add(p, made, ticket.Copy != "")
 }
 

@@ -73,9 +73,9 @@ type put struct {
 type part struct {
 	protocol.PutPart
 	chunks []*rows.Chunk
-	free   func()        // frees the chunks
-	file   *spill.File   // with its rows; nil: there is none
-	known  chan struct{} // closed when the head knows of it
+	arena  *offheap.Arena // of the chunks
+	file   *spill.File    // with its rows; nil: there is none
+	known  chan struct{}  // closed when the head knows of it
 }
 
 // Held is the rows of a published put on this node.

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -30,7 +29,6 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
-	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/put/incoming"
 	"github.com/kubeflow/datacache/cacheserver/rows"
@@ -42,7 +40,8 @@ type stream struct {
 	ctx      context.Context
 	messages [][]byte
 	broken   bool
-	reused   int // messages that were received in memory of the receiver
+	panics   bool // after the messages
+	reused   int  // messages that were received in memory of the receiver
 	result   *flight.PutResult
 }
 
@@ -50,6 +49,9 @@ func (s *stream) Context() context.Context { return s.ctx }
 
 func (s *stream) RecvMsg(m any) error {
 	if len(s.messages) == 0 {
+		if s.panics {
+			panic("while a part is received")
+		}
 		if s.broken {
 			return status.Error(codes.Canceled, "the client has gone")
 		}
@@ -328,6 +330,21 @@ func TestNothingStaysOfABrokenStream(t *testing.T) {
 	}
 }
 
+func TestNothingStaysOfAPanic(t *testing.T) {
+	s, budget, ticket := open(t)
+	used := budget.Used()
+	in := &stream{ctx: t.Context(), messages: write(t, command(ticket, 2, 1), batch(t, 0, 50_000), batch(t, 0, 100)), panics: true}
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+		if budget.Used() != used {
+			t.Errorf("%d bytes in use, %d before", budget.Used(), used)
+		}
+	}()
+	_ = s.Receive(in)
+}
+
 func TestRefused(t *testing.T) {
 	s, budget, ticket := open(t)
 	other := arrow.NewSchema([]arrow.Field{{Name: "n", Type: arrow.PrimitiveTypes.Int64}}, nil)
@@ -378,71 +395,6 @@ func firstOf(t *testing.T, command string) []byte {
 		t.Fatal(err)
 	}
 	return raw
-}
-
-// take reads damaged messages of a schema and of rows as a stage does, and uses whatever it accepts.
-func take(schema, rowsOf []byte) {
-	in := &intake{schema: true}
-	m, err := exchange.ParseMessage(schema)
-	if err != nil {
-		return
-	}
-	layout, err := incoming.Layout(m.Header)
-	if err != nil {
-		return
-	}
-	arena := offheap.NewArena(offheap.NewBudget(64 << 20))
-	defer arena.Release()
-	in.put, in.builder, in.content = &put{layout: layout}, rows.NewBuilder(layout, arena, 0), layout.NewContent()
-	defer in.builder.Close()
-	if m, err = exchange.ParseMessage(rowsOf); err != nil || in.message(received{m, rowsOf}) != nil {
-		return
-	}
-	if sealed, err := in.builder.Finish(); err == nil {
-		in.content.Sum()
-		all, err := rows.NewRows(layout, sealed.Chunks)
-		if err != nil {
-			panic(err)
-		}
-		for _, err := range all.Records(layout.All(), 0, all.Len()) {
-			if err != nil {
-				panic(err)
-			}
-		}
-		all.Release()
-	}
-}
-
-// FuzzDamaged damages messages of arrow-go at random places: the process must survive, with little memory.
-func FuzzDamaged(f *testing.F) {
-	messages := write(f, "", batch(f, 0, 20))
-	for seed := range uint64(300) {
-		f.Add(messages[0], messages[1], seed)
-	}
-	f.Fuzz(func(_ *testing.T, schema, rowsOf []byte, seed uint64) {
-		d := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // repeatable
-		schema, rowsOf = slices.Clone(schema), slices.Clone(rowsOf)
-		for range d.IntN(4) {
-			damage(d, rowsOf)
-		}
-		if d.IntN(3) == 0 {
-			damage(d, schema)
-		}
-		take(schema, rowsOf)
-	})
-}
-
-// damage changes a byte, or four that may be an offset or a length.
-func damage(d *rand.Rand, message []byte) {
-	if len(message) < 8 {
-		return
-	}
-	at := d.IntN(len(message) - 4)
-	if d.IntN(2) == 0 {
-		message[at] ^= 1 << d.IntN(8)
-		return
-	}
-	binary.LittleEndian.PutUint32(message[at&^3:], []uint32{0, 1, 1 << 16, 1<<31 - 1, 1 << 31, 1<<32 - 1, uint32(len(message))}[d.IntN(7)])
 }
 
 // TestDamagedSchemas damages every byte of a schema.
