@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/source"
@@ -30,7 +31,7 @@ func newCluster(t *testing.T, n int) *cluster {
 		limits: limits{started: start, silence: 10 * time.Second, join: time.Minute, load: 10 * time.Minute}, salt: []byte("k"),
 		state: state{members: make(members, n), data: newDataset("q", n, start)},
 	}
-	c.puts = newDatasets(c, n)
+	c.puts = newDatasets(c, n, offheap.NewBudget(1<<30))
 	return c
 }
 

@@ -48,6 +48,9 @@ func (s *service) GetSchema(ctx context.Context, d *flight.FlightDescriptor) (*f
 	if _, err := s.check(ctx, v, request); err != nil {
 		return nil, err
 	}
+	if err := s.turn(ctx, len(d.GetCmd()), v); err != nil {
+		return nil, err
+	}
 	if request.Kind == protocol.Pack {
 		return &flight.SchemaResult{Schema: flight.SerializeSchema(packsSchema, memory.DefaultAllocator)}, nil
 	}
@@ -133,7 +136,7 @@ func (s *service) info(ctx context.Context, d *flight.FlightDescriptor) (*flight
 	if v, err = s.choose(ctx, v, request); err != nil {
 		return nil, err
 	}
-	if err := s.turn(ctx, len(d.GetCmd())); err != nil {
+	if err := s.turn(ctx, len(d.GetCmd()), v); err != nil {
 		return nil, err
 	}
 	if request.Kind == protocol.Pack {

@@ -62,13 +62,13 @@ func New(cfg Config) (*Head, error) {
 		state: state{members: make(members, cfg.Nodes), data: newDataset(request, cfg.Nodes, now), storeTrouble: cfg.Store.Trouble},
 	}}
 	h.cluster.data.first = cfg.FirstEpoch
-	h.cluster.puts = newDatasets(h.cluster, cfg.Nodes)
+	h.cluster.puts = newDatasets(h.cluster, cfg.Nodes, cfg.Budget)
 	h.service = &service{
 		Flight: transport.Flight{Status: h.Status, Sizing: h.sizing, Admit: cfg.Access.Admit()}, cfg: &h.cfg, cluster: h.cluster,
 		sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt)), checks: work.New(runtime.GOMAXPROCS(0)), room: semaphore.NewWeighted(answersMemory),
 		windows: packing.New(cfg.Budget.Clients()),
 		puts: puts.Service{
-			Enabled: cfg.Puts, Keep: cfg.PutKeep, Cluster: h.cluster.puts, Signer: protocol.NewSigner(peer.PutKey(cfg.Secret)), Access: cfg.Access, TLS: cfg.TLS, Log: cfg.Log,
+			Enabled: cfg.Puts, Keep: cfg.PutKeep, Cluster: h.cluster.puts, Signer: protocol.NewSigner(peer.PutKey(cfg.Secret)), Access: cfg.Access, TLS: cfg.TLS, Log: cfg.Log, Memory: cfg.Budget.Clients(),
 			Tables: cfg.Tables,
 		},
 	}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/head/puts"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/put"
 	"github.com/kubeflow/datacache/cacheserver/put/incoming"
@@ -23,6 +24,8 @@ type putDatasets struct {
 	catalog *put.Catalog
 	served  map[string]*servedPut // by id
 	changed chan struct{}         // closed, and replaced, when the catalog may have changed
+	budget  *offheap.Budget
+	counted int64 // what is reserved for the catalog
 }
 
 // servedPut is a dataset that clients have asked for.
@@ -33,8 +36,27 @@ type servedPut struct {
 	view    *view   // nil after a change
 }
 
-func newDatasets(c *cluster, nodes int) *putDatasets {
-	return &putDatasets{cluster: c, catalog: put.New(nodes), served: map[string]*servedPut{}, changed: make(chan struct{})}
+func newDatasets(c *cluster, nodes int, budget *offheap.Budget) *putDatasets {
+	p := &putDatasets{cluster: c, catalog: put.New(nodes), served: map[string]*servedPut{}, changed: make(chan struct{}), budget: budget}
+	p.catalog.Room = func(bytes int64) error {
+		err := budget.Reserve(bytes)
+		if err == nil {
+			budget.Release(bytes) // countLocked reserves it
+		}
+		return err
+	}
+	return p
+}
+
+// countLocked reserves the memory of the catalog. What data nodes tell a restarted head is kept even if there is too little memory.
+func (p *putDatasets) countLocked() {
+	switch more := put.Memory(p.catalog) - p.counted; {
+	case more < 0:
+		p.budget.ReleaseHeap(-more)
+		p.counted += more
+	case more > 0 && p.budget.ReserveHeap(more) == nil:
+		p.counted += more
+	}
 }
 
 // changedLocked sends the catalog's orders, and wakes who waits for a change.
@@ -50,6 +72,7 @@ func (p *putDatasets) changedLocked() {
 			delete(p.served, o.Message.Unput.ID)
 		}
 	}
+	p.countLocked()
 	for _, served := range p.served {
 		served.view = nil
 		served.filters.wake()

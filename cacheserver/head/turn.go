@@ -16,14 +16,16 @@ const (
 	// answerMemory and endpointMemory are the approximate memory of an answer without endpoints, and of an endpoint, while it is made and
 	// sent. An endpoint may also have twice what the request names, such as the parts of a mixture.
 	answerMemory, endpointMemory = 64 << 10, 3 << 9
+	// schemaCopies is how often an answer has the encoded schema while it is made and sent: as columns, encoded, and in the message.
+	schemaCopies = 4
 	// turnTime is how long a client that is slow to read its answer keeps others waiting.
 	turnTime = time.Second
 )
 
-// turn waits until there is room for the answer of a request of some bytes, in the order of the calls. The room is kept until the call,
-// whose context is ctx, ends, but not longer than turnTime.
-func (s *service) turn(ctx context.Context, request int) error {
-	size := min(answerMemory+int64(s.cfg.Nodes)*int64(endpointMemory+2*request), answersMemory)
+// turn waits until there is room for the answer of a request of some bytes, from a view whose schema the answer has, in the order of the calls.
+// The room is kept until the call, whose context is ctx, ends, but not longer than turnTime.
+func (s *service) turn(ctx context.Context, request int, v *view) error {
+	size := min(answerMemory+int64(s.cfg.Nodes)*int64(endpointMemory+2*request)+schemaCopies*int64(len(v.plan.schemaBytes(nil))), answersMemory)
 	if err := s.room.Acquire(ctx, size); err != nil {
 		return status.FromContextError(err).Err()
 	}

@@ -188,6 +188,12 @@ func (b *Budget) ReleaseHeap(n int64) {
 }
 
 func (b *Budget) countHeap(n int64) {
+	for ; b != nil; b = b.whole {
+		b.countOwnHeap(n)
+	}
+}
+
+func (b *Budget) countOwnHeap(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.heap += n; b.left >= 0 {

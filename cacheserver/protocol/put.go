@@ -88,16 +88,28 @@ type Begun struct {
 	Exists string   `json:"exists,omitempty"` // fingerprint of a dataset of the same recipe
 }
 
-// PutRef is the body of PutStatus and PutAbort.
+// PutRef is the body of PutAbort.
 type PutRef struct {
 	V   int    `json:"v"`
 	Put string `json:"put"`
 }
 
+// PutPage is the body of PutStatus: which parts of a put the answer is about.
+type PutPage struct {
+	V    int    `json:"v"`
+	Put  string `json:"put"`
+	From int    `json:"from"` // the number of the first part
+	Most int    `json:"most"` // of parts in the answer, up to MostPage; 0: all, if there is memory for the answer
+}
+
+// MostPage is the maximum of PutPage.Most.
+const MostPage = 4096
+
 // PutState answers PutStatus.
 type PutState struct {
-	Parts   []PutPart `json:"parts"` // the last good attempt of each
-	Lost    []int     `json:"lost"`  // parts that a data node has lost
+	Parts   []PutPart `json:"parts"`          // the last good attempt of each
+	Lost    []int     `json:"lost"`           // parts that a data node has lost
+	Next    int       `json:"next,omitempty"` // where the next page begins; 0: this is the last one
 	Staged  int64     `json:"staged"`
 	Nodes   []string  `json:"nodes"`  // as in Begun; they change when data nodes restart
 	Ticket  string    `json:"ticket"` // likewise

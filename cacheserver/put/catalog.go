@@ -20,6 +20,8 @@ import (
 const (
 	// mostPuts is the maximum number of puts and datasets of a cache.
 	mostPuts = 256
+	// mostOfWriter is the maximum number of those of one writer, if writers have names.
+	mostOfWriter = mostPuts / 2
 	// Retain is how long a dataset that was replaced can still be read.
 	Retain = 10 * time.Minute
 	// usualTTL is how long a put without new parts is kept, unless the client says how long.
@@ -31,6 +33,9 @@ const (
 type Catalog struct {
 	// Commits are the last commits of puts, by id. They are only shown.
 	Commits map[string]*protocol.CommitStatus
+
+	// Room returns an error if there is no memory for that many bytes more; nil: there always is.
+	Room func(bytes int64) error
 
 	puts   map[string]*put
 	told   connected // the nodes that have reported all parts and datasets that they hold
@@ -93,13 +98,44 @@ func (c *Catalog) Begin(of peer.Put, now time.Time) (b protocol.Begun, err error
 	if err := c.free(of.Name, of.Mode); err != nil {
 		return b, err
 	}
-	if len(c.puts) >= mostPuts {
-		return b, status.Errorf(codes.ResourceExhausted, "%d puts and datasets, as many as a cache may have: drop some, by put.drop and put.abort", len(c.puts))
-	}
 	p := newPut(of, now)
+	if err := hasRoom(c, p); err != nil {
+		return b, err
+	}
 	c.puts[of.ID] = p
 	c.tellAll(peer.ToNode{Put: &p.Put})
 	return protocol.Begun{Put: of.ID}, nil
+}
+
+// hasRoom returns why there is no room for another put.
+func hasRoom(c *Catalog, p *put) error {
+	if len(c.puts) >= mostPuts {
+		return status.Errorf(codes.ResourceExhausted, "%d puts and datasets, as many as a cache may have: drop some, by put.drop and put.abort", len(c.puts))
+	}
+	own := 0
+	for _, other := range c.puts {
+		if other.Writer == p.Writer {
+			own++
+		}
+	}
+	if p.Writer != "" && own >= mostOfWriter {
+		return status.Errorf(codes.ResourceExhausted, "%d puts and datasets of %s, as many as one writer may have: drop some, by put.drop and put.abort", own, p.Writer)
+	}
+	if c.Room == nil {
+		return nil
+	}
+	if err := c.Room(p.memory()); err != nil {
+		return status.Errorf(codes.ResourceExhausted, "the head's records of %d parts and their schema: %v: put fewer, larger parts, or drop datasets", p.Parts, err)
+	}
+	return nil
+}
+
+// Memory is about the memory of a catalog, in bytes.
+func Memory(c *Catalog) (bytes int64) {
+	for _, p := range c.puts {
+		bytes += p.memory()
+	}
+	return bytes
 }
 
 // Made returns the fingerprint of the dataset of a name that was made by a recipe from a source; "" if there is none.
@@ -160,14 +196,14 @@ func (c *Catalog) find(id string) (*put, error) {
 	return nil, status.Errorf(codes.NotFound, "put: no put %.64q: it was aborted, or no part came for its ttl_s: begin it again", id)
 }
 
-// Status returns what nodes have of a put.
-func (c *Catalog) Status(id string) (s protocol.PutState, of peer.Put, err error) {
+// Status returns what nodes have of a put: of up to so many parts from one on, 0 means all.
+func (c *Catalog) Status(id string, from, most int) (s protocol.PutState, of peer.Put, err error) {
 	p, err := c.find(id)
 	if err != nil {
 		return s, of, err
 	}
-	s = protocol.PutState{Parts: p.last(), Lost: slices.AppendSeq([]int{}, maps.Keys(p.lost)), Staged: p.staged(), Commit: c.Commits[id]}
-	slices.Sort(s.Lost)
+	s = protocol.PutState{Staged: p.staged(), Commit: c.Commits[id]}
+	s.Parts, s.Lost, s.Next = p.page(from, most)
 	if p.state == ready || p.state == retired {
 		s.Dataset = p.reference()
 	}

@@ -4,7 +4,10 @@
 package put
 
 import (
+	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -178,6 +181,118 @@ func TestRecipe(t *testing.T) {
 	}
 }
 
+// TestPages reads the parts of a put in pages of every size.
+func TestPages(t *testing.T) {
+	c := joined(t, 2)
+	begin(t, c, spec("put-1", "a", protocol.PutCreate, 10, 2))
+	stageAll(t, c, "put-1", part(0, 1), part(1, 1), part(4, 1), part(6, 1), part(7, 1), part(9, 1))
+	c.Leave(1) // which has the parts from 5 on
+	whole, _, err := c.Status("put-1", 0, 0)
+	if err != nil || fmt.Sprint(whole.Lost) != "[6 7 9]" || len(whole.Parts) != 3 || whole.Next != 0 {
+		t.Fatalf("%+v, error %v", whole, err)
+	}
+	for most := 1; most <= 7; most++ {
+		var all protocol.PutState
+		pages := 0
+		for from := 0; ; from = all.Next {
+			page, _, err := c.Status("put-1", from, most)
+			if err != nil || len(page.Parts)+len(page.Lost) > most {
+				t.Fatalf("from %d, at most %d: %+v, error %v", from, most, page, err)
+			}
+			all.Parts, all.Lost, all.Next = append(all.Parts, page.Parts...), append(all.Lost, page.Lost...), page.Next
+			if pages++; page.Next == 0 {
+				break
+			}
+		}
+		if !slices.Equal(all.Parts, whole.Parts) || !slices.Equal(all.Lost, whole.Lost) || pages != (6+most-1)/most {
+			t.Errorf("in %d pages of at most %d: %+v, want %+v", pages, most, all, whole)
+		}
+	}
+}
+
+// TestRoom begins puts until there is no room for their records.
+func TestRoom(t *testing.T) {
+	c := joined(t, 1)
+	left := int64(10 << 20)
+	c.Room = func(bytes int64) error {
+		if bytes > left-Memory(c) {
+			return errors.New("memory limit reached")
+		}
+		return nil
+	}
+	begun := 0
+	for ; begun < 100; begun++ {
+		if _, err := c.Begin(spec(fmt.Sprint("put-", begun), "a", protocol.PutCreate, 4096, 1), start); err != nil {
+			wants(t, "without memory", err, codes.ResourceExhausted, "4096 parts and their schema: memory limit reached")
+			break
+		}
+	}
+	if begun != 4 {
+		t.Errorf("%d puts of 4096 parts were begun in 10 MiB, want 4", begun)
+	}
+	if err := c.Abort("put-0"); err != nil {
+		t.Fatal(err)
+	}
+	begin(t, c, spec("put-again", "a", protocol.PutCreate, 4096, 1))
+}
+
+func TestOneWriterHasNotAllPuts(t *testing.T) {
+	c := joined(t, 1)
+	of := func(writer string, n int) peer.Put {
+		p := spec(fmt.Sprint(writer, n), fmt.Sprint(writer, n), protocol.PutCreate, 1, 1)
+		p.Writer = writer
+		return p
+	}
+	for n := range mostOfWriter {
+		begin(t, c, of("team-a/etl", n))
+	}
+	_, err := c.Begin(of("team-a/etl", mostOfWriter), start)
+	wants(t, "one more", err, codes.ResourceExhausted, "128 puts and datasets of team-a/etl")
+	for n := range mostPuts - mostOfWriter {
+		begin(t, c, of("", n))
+	}
+	_, err = c.Begin(of("team-b/etl", 0), start)
+	wants(t, "of another", err, codes.ResourceExhausted, "256 puts and datasets")
+}
+
+// TestMemory compares the memory of the records of puts with what they are said to take.
+func TestMemory(t *testing.T) {
+	const parts = 20_000
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	c := joined(t, 1)
+	of := spec("put-1", "a", protocol.PutCreate, parts, 1)
+	before := heap()
+	begin(t, c, of)
+	var last []protocol.PutPart
+	for attempt := range peer.MostAttempts {
+		last = last[:0]
+		for n := range parts {
+			p := part(n, 1)
+			p.Attempt, p.Hash = attempt, fmt.Sprintf("%032x", n*peer.MostAttempts+attempt)
+			last = append(last, p)
+		}
+		if err := c.Staged(0, peer.Staged{ID: "put-1", Parts: last}, start); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last = nil
+	takes := heap() - before
+	if says := Memory(c); takes > says || says > 2*takes {
+		t.Errorf("%d parts take %d bytes and are said to take %d, want at least as much and at most twice", parts, takes, says)
+	}
+	publishAll(t, c, "put-1", nil)
+	takes = heap() - before
+	if says := Memory(c); takes > says || says > 2*takes {
+		t.Errorf("%d published parts take %d bytes and are said to take %d", parts, takes, says)
+	}
+	runtime.KeepAlive(c)
+}
+
 func TestLostParts(t *testing.T) {
 	c := joined(t, 2)
 	begin(t, c, spec("put-1", "a", protocol.PutCreate, 4, 2))
@@ -188,7 +303,7 @@ func TestLostParts(t *testing.T) {
 	if err := c.Staged(1, peer.Staged{All: true}, start); err != nil { // without its parts
 		t.Fatal(err)
 	}
-	if s, _, err := c.Status("put-1"); err != nil || fmt.Sprint(s.Lost) != "[2 3]" || len(s.Parts) != 1 {
+	if s, _, err := c.Status("put-1", 0, 0); err != nil || fmt.Sprint(s.Lost) != "[2 3]" || len(s.Parts) != 1 {
 		t.Errorf("%+v, error %v", s, err)
 	}
 	wants(t, "without receipts", c.Publish("put-1", nil, start), codes.FailedPrecondition, "parts 2-3 are lost")

@@ -159,6 +159,51 @@ func (p *put) last() []protocol.PutPart {
 
 func byNumber(a, b protocol.PutPart) int { return a.Part - b.Part }
 
+// page are the last good attempts of parts, and the parts that are lost, from one number on; at most so many of both, 0: all. next is where the
+// next page begins, 0 if there is none.
+func (p *put) page(from, most int) (parts []protocol.PutPart, lost []int, next int) {
+	parts, lost = []protocol.PutPart{}, []int{}
+	for part := max(from, 0); part < p.Parts; part++ {
+		attempts := p.attempts(part)
+		if len(attempts) == 0 && !p.lost[part] {
+			continue
+		}
+		if most > 0 && len(parts)+len(lost) == most {
+			return parts, lost, part
+		}
+		if len(attempts) > 0 {
+			parts = append(parts, attempts[len(attempts)-1])
+		} else {
+			lost = append(lost, part)
+		}
+	}
+	return parts, lost, 0
+}
+
+// memory is about the memory of the put's record: of its schema, and of all parts that it may have until it is published, then of those that it has.
+func (p *put) memory() int64 {
+	parts := len(p.chosen)
+	if p.state < ready {
+		parts = p.Parts
+	}
+	if p.Keep == protocol.KeepReplica {
+		parts *= 2
+	}
+	return p.Memory + int64(parts)*partMemory
+}
+
+// partMemory is the memory of what the catalog has of a part, with a number of attempts, measured.
+const partMemory = 640
+
+// Parts is the number of parts that Status has to say something about.
+func Parts(c *Catalog, id string) int {
+	p := c.puts[id]
+	if p == nil {
+		return 0
+	}
+	return len(p.parts) + len(p.copies) + len(p.lost)
+}
+
 // staged is the number of bytes of all parts, with copies, and with attempts that are not the last.
 func (p *put) staged() (bytes int64) {
 	for _, side := range []map[int][]protocol.PutPart{p.parts, p.copies} {

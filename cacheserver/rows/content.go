@@ -34,6 +34,12 @@ func (l *Layout) NewContent() *Content {
 	return &Content{layout: l, nodes: make([]nodeContent, len(l.nodes))}
 }
 
+// IntakeMemory is about the memory of a Content and a Builder besides rows, which wide layouts make large.
+func (l *Layout) IntakeMemory() int64 {
+	const builder = 1 << 10 // of a node, measured
+	return int64(len(l.nodes)) * (builder + int64(unsafe.Sizeof(nodeContent{})))
+}
+
 // Add adds the rows of a batch that the layout's Batch made.
 func (c *Content) Add(batch arrow.RecordBatch) {
 	for i := range c.layout.columns {

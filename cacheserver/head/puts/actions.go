@@ -95,6 +95,13 @@ func (s *Service) beginPut(ctx context.Context, body []byte) (any, error) {
 // begin begins a put.
 func (s *Service) begin(ctx context.Context, b protocol.Begin) (begun protocol.Begun, err error) {
 	b.Keep = cmp.Or(b.Keep, s.Keep)
+	memory, err := incoming.Memory(b.Schema)
+	if err != nil {
+		return begun, status.Errorf(codes.InvalidArgument, "%s: %v", protocol.PutBegin, err)
+	}
+	if err := s.reserve(ctx, memory); err != nil {
+		return begun, err
+	}
 	of, err := incoming.New(b, len(s.Cluster.Nodes()))
 	if err != nil {
 		return begun, status.Errorf(codes.InvalidArgument, "%s: %v", protocol.PutBegin, err)
@@ -117,7 +124,7 @@ func (s *Service) begin(ctx context.Context, b protocol.Begin) (begun protocol.B
 		return begun, err
 	}
 	if begun.Joined {
-		s.Cluster.Look(func(c *put.Catalog) { _, of, err = c.Status(begun.Put) })
+		s.Cluster.Look(func(c *put.Catalog) { _, of, err = c.Status(begun.Put, 0, 1) })
 	} else {
 		s.Log.Info("a put begins", "name", of.Name, "put", of.ID, "parts", of.Parts)
 	}
@@ -175,15 +182,38 @@ func (s *Service) locations(ctx context.Context) []string {
 	return at
 }
 
+// statusMemory is the memory of a part in an answer to PutStatus while it is made and sent, measured.
+const statusMemory = 400
+
+// reserve reserves memory until a call, whose context is ctx, ends.
+func (s *Service) reserve(ctx context.Context, bytes int64) error {
+	if err := s.Memory.Extend(bytes); err != nil {
+		return status.Errorf(codes.ResourceExhausted, "%v: ask again later, for the status of a put in pages, by most", err)
+	}
+	context.AfterFunc(ctx, func() { s.Memory.Release(bytes) })
+	return nil
+}
+
 func (s *Service) putStatus(ctx context.Context, body []byte) (any, error) {
-	var ref protocol.PutRef
-	if err := protocol.DecodeBody(protocol.PutStatus, body, &ref); err != nil {
+	var page protocol.PutPage
+	if err := protocol.DecodeBody(protocol.PutStatus, body, &page); err != nil {
 		return nil, err
+	}
+	if page.From < 0 || page.From > protocol.MostParts || page.Most < 0 || page.Most > protocol.MostPage {
+		return nil, status.Errorf(codes.InvalidArgument, "%s: from, most: %d and %d, want a part and at most %d parts", protocol.PutStatus, page.From, page.Most, protocol.MostPage)
 	}
 	var state protocol.PutState
 	var of peer.Put
 	var err error
-	s.Cluster.Look(func(c *put.Catalog) { state, of, err = c.Status(ref.Put) })
+	s.Cluster.Look(func(c *put.Catalog) {
+		parts := put.Parts(c, page.Put)
+		if page.Most > 0 {
+			parts = min(parts, page.Most)
+		}
+		if err = s.reserve(ctx, int64(parts)*statusMemory); err == nil {
+			state, of, err = c.Status(page.Put, page.From, page.Most)
+		}
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 
 	"github.com/kubeflow/datacache/cacheserver/access"
+	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/put"
 	"github.com/kubeflow/datacache/cacheserver/put/commit"
@@ -22,7 +23,8 @@ type Service struct {
 	Cluster Cluster
 	Signer  protocol.Signer // of tickets and receipts
 	Access  *access.Guard
-	TLS     transport.TLS // to data nodes
+	Memory  offheap.Clients // for answers
+	TLS     transport.TLS   // to data nodes
 	Log     *slog.Logger
 	Tables  commit.Tables // to which datasets are committed
 

@@ -101,17 +101,22 @@ func (s *Stage) restorePart(id string, number int) error {
 	s.mu.Lock()
 	p := s.puts[id]
 	s.mu.Unlock()
-	if p == nil {
-		return errors.Join(errors.New("its schema is not supported"), file.Close(false))
+	if p.refused != nil {
+		return errors.Join(p.refused, file.Close(false))
 	}
 	sealed, err := file.Load(p.layout, p.arena)
 	if err != nil {
 		return errors.Join(err, file.Close(false))
 	}
+	made, err := p.newPart(r.Part, sealed.Chunks)
+	if err != nil {
+		return errors.Join(err, file.Close(false))
+	}
+	made.file = file
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.files = max(p.files, number+1)
-	p.parts[r.Part.Part] = append(p.parts[r.Part.Part], &part{PutPart: r.Part, chunks: sealed.Chunks, arena: p.arena, file: file, known: make(chan struct{})})
+	p.parts[r.Part.Part] = append(p.parts[r.Part.Part], made)
 	return nil
 }
 
@@ -129,8 +134,8 @@ func (s *Stage) restorePublished(id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.puts[id]
-	if p == nil {
-		return errors.New("its schema is not supported")
+	if p.refused != nil {
+		return p.refused
 	}
 	if err := p.publish(peer.Publish{ID: id, As: r.As, Parts: r.Parts}, s.cfg.Node); err != nil {
 		return err
@@ -164,10 +169,7 @@ func (p *part) discard() {
 	for _, c := range p.chunks {
 		p.arena.Discard(c.Memory())
 	}
-	p.removeFile()
-}
-
-func (p *part) removeFile() {
+	p.arena.Budget().ReleaseHeap(partMemory)
 	if p.file != nil {
 		_ = p.file.Close(false) // what is left is removed with the put's folder
 	}

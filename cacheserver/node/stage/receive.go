@@ -4,6 +4,7 @@
 package stage
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -21,6 +22,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
+	"github.com/kubeflow/datacache/cacheserver/put/incoming"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/spill"
 	"github.com/kubeflow/datacache/cacheserver/transport"
@@ -105,19 +107,27 @@ type intake struct {
 
 // receivePart receives a part and records it.
 func (s *Stage) receivePart(stream grpc.ServerStream, p *put, command protocol.PutCommand, ticket protocol.PutTicket, first received) (*part, error) {
+	if p.refused != nil {
+		return nil, refusal(p.refused)
+	}
 	if !p.arena.Retain() {
 		return nil, errFreed
 	}
 	defer p.arena.Release()
-	budget := p.arena.Budget()
-	if err := budget.Reserve(streamMemory); err != nil {
+	budget, memory := p.arena.Budget(), streamMemory+p.layout.IntakeMemory()
+	if err := budget.Reserve(memory); err != nil {
 		return nil, refusal(err)
 	}
-	defer budget.Release(streamMemory)
+	defer budget.Release(memory)
 	in := &intake{put: p, builder: rows.NewBuilder(p.layout, p.arena, 0), content: p.layout.NewContent()}
+	var made *part
 	added := false
-	defer func() {
-		if !added { // also after a panic
+	defer func() { // also after a panic
+		switch {
+		case added:
+		case made != nil:
+			made.discard()
+		default:
 			in.builder.Discard()
 		}
 	}()
@@ -133,16 +143,14 @@ func (s *Stage) receivePart(stream grpc.ServerStream, p *put, command protocol.P
 	if ticket.Copy != "" && ticket.Copy != hash {
 		return nil, status.Errorf(codes.DataLoss, "put: the copy of part %d has the hash %s, want %s", command.Part, hash, ticket.Copy)
 	}
-	made := &part{
-		PutPart: protocol.PutPart{Part: command.Part, Attempt: command.Attempt, Rows: sealed.Rows, Bytes: in.builder.Reserved(), Hash: hash},
-		chunks:  sealed.Chunks, arena: p.arena, known: make(chan struct{}),
+	if made, err = p.newPart(protocol.PutPart{Part: command.Part, Attempt: command.Attempt, Rows: sealed.Rows, Bytes: in.builder.Reserved(), Hash: hash}, sealed.Chunks); err != nil {
+		return nil, refusal(err)
 	}
 	if err := s.store(p, made, sealed); err != nil {
 		return nil, refusal(err)
 	}
 	if ticket.Copy == "" {
 		if err := s.copied(stream.Context(), p, made, ticket.Addresses); err != nil {
-			made.removeFile()
 			return nil, err
 		}
 	}
@@ -246,11 +254,20 @@ func (in *intake) memory() protocol.Raw {
 
 // readSchema checks the schema of the stream.
 func (in *intake) readSchema(m exchange.Message) error {
-	err := exchange.CheckSchema(m)
-	var schema *arrow.Schema
-	if err == nil {
-		schema, err = rows.ParseSchema(m.Header)
+	in.schema = bytes.Equal(m.Header, in.put.Schema)
+	if in.schema {
+		return nil
 	}
+	memory, err := incoming.Memory(m.Header)
+	if err != nil {
+		return status.Errorf(codes.InvalidArgument, "put: %v", err)
+	}
+	budget := in.put.arena.Budget()
+	if err := budget.Reserve(memory); err != nil {
+		return err
+	}
+	defer budget.Release(memory)
+	schema, err := rows.ParseSchema(m.Header)
 	if err == nil {
 		err = in.put.layout.Match(schema)
 	}

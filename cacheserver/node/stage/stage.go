@@ -57,7 +57,7 @@ type Stage struct {
 // put is what the node has of one put. The stage's mu protects the fields after ended.
 type put struct {
 	peer.Put
-	layout *rows.Layout
+	layout *rows.Layout // nil: refused says why
 	arena  *offheap.Arena
 	ended  context.Context // of its streams; canceled when the put is freed
 	end    context.CancelFunc
@@ -65,17 +65,29 @@ type put struct {
 	parts map[int][]*part // good attempts, the last one at the end
 	files int             // the number of the next file
 	// queues are the parts to copy to other data nodes, by node.
-	queues map[int]*queue
-	has    *Held
+	queues  map[int]*queue
+	has     *Held
+	refused error // why parts can't be taken
 }
 
-// part is a good attempt of a part.
+// partMemory is the memory of what the stage has of a part besides its rows, measured.
+const partMemory = 768
+
+// part is a good attempt of a part. It has reserved partMemory.
 type part struct {
 	protocol.PutPart
 	chunks []*rows.Chunk
 	arena  *offheap.Arena // of the chunks
 	file   *spill.File    // with its rows; nil: there is none
 	known  chan struct{}  // closed when the head knows of it
+}
+
+// newPart makes a part of chunks in the put's arena.
+func (p *put) newPart(of protocol.PutPart, chunks []*rows.Chunk) (*part, error) {
+	if err := p.arena.Budget().ReserveHeap(partMemory); err != nil {
+		return nil, err
+	}
+	return &part{PutPart: of, chunks: chunks, arena: p.arena, known: make(chan struct{})}, nil
 }
 
 // Held is the rows of a published put on this node.
@@ -100,13 +112,8 @@ func New(cfg Config) *Stage {
 	}
 }
 
-// Open adds a put, whose parts can then be put.
+// Open adds a put, whose parts can then be put, if there is memory for its schema.
 func (s *Stage) Open(of peer.Put) {
-	layout, err := incoming.Layout(of.Schema)
-	if err != nil {
-		s.cfg.Log.Error("a put can't be received", "name", of.Name, "reason", err) // the head has checked it
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.puts[of.ID] != nil {
@@ -117,9 +124,29 @@ func (s *Stage) Open(of peer.Put) {
 		arena.Paged()
 	}
 	ended, end := context.WithCancel(context.Background()) //nolint:forbidigo // ends with Unput
-	s.puts[of.ID] = &put{Put: of, layout: layout, arena: arena, ended: ended, end: end, parts: map[int][]*part{}, queues: map[int]*queue{}}
+	p := &put{Put: of, arena: arena, ended: ended, end: end, parts: map[int][]*part{}, queues: map[int]*queue{}}
+	if p.refused = p.parseSchema(); p.refused != nil {
+		s.cfg.Log.Error("a put can't be received", "name", of.Name, "reason", p.refused)
+		p.Schema, p.Columns, p.Memory = nil, nil, 0
+	}
+	s.puts[of.ID] = p
 	close(s.opened)
 	s.opened = make(chan struct{})
+}
+
+// parseSchema makes the layout, and reserves its memory until the put is removed.
+func (p *put) parseSchema() error {
+	var err error
+	if p.Memory, err = incoming.Memory(p.Schema); err != nil {
+		return err
+	}
+	if err := p.arena.Budget().ReserveHeap(p.Memory); err != nil {
+		return fmt.Errorf("its schema: %w", err)
+	}
+	if p.layout, err = incoming.Layout(p.Schema); err != nil {
+		p.arena.Budget().ReleaseHeap(p.Memory)
+	}
+	return err
 }
 
 // openWait is how long a stream waits for the head to tell the node of its put.
@@ -209,6 +236,9 @@ func (s *Stage) Inventory() (all []peer.Staged) {
 	defer s.mu.Unlock()
 	s.reports = nil
 	for _, p := range s.puts {
+		if p.refused != nil {
+			continue
+		}
 		p.forgetCopiesLocked()
 		of := p.Put
 		m := peer.Staged{Put: &of, ID: p.ID}
@@ -280,6 +310,9 @@ func (s *Stage) publish(m peer.Publish) (*Held, error) {
 	p := s.puts[m.ID]
 	if p == nil {
 		return nil, errors.New("it restarted, and its parts are lost: put them again")
+	}
+	if p.refused != nil {
+		return nil, p.refused
 	}
 	if p.has == nil || p.has.Fingerprint != m.As.Fingerprint {
 		if err := p.publish(m, s.cfg.Node); err != nil {
@@ -387,6 +420,11 @@ func (s *Stage) remove(id string, keep bool) {
 	s.cfg.Gone(id)
 	p.end()
 	s.forget(p, keep)
+	parts := 0
+	for _, attempts := range p.parts {
+		parts += len(attempts)
+	}
+	p.arena.Budget().ReleaseHeap(p.Memory + int64(parts)*partMemory)
 	if p.has != nil {
 		p.has.Rows.Release()
 	}

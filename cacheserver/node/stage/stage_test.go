@@ -13,6 +13,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -330,6 +331,42 @@ func TestNothingStaysOfABrokenStream(t *testing.T) {
 	}
 }
 
+// TestMemoryOfParts compares the memory that many small parts take with what is reserved for them.
+func TestMemoryOfParts(t *testing.T) {
+	s, budget, _ := open(t)
+	acknowledge(t, s)
+	const parts = 2000
+	s.Open(peer.Put{ID: "put-2", Name: "b", Parts: parts, Nodes: 1, Schema: rows.SchemaHeader(schema)})
+	signed, err := s.cfg.Signer.Sign(protocol.PutTicket{Put: "put-2", Parts: 2 * parts, Nodes: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before, used := heap(), budget.Used()
+	messages := write(t, "", batch(t, 0, 1))
+	for n := range parts {
+		put1(t, s, append([][]byte{write(t, command(signed, parts+n, 1), batch(t, n, n+1))[0]}, messages[1:]...))
+	}
+	var rows int64
+	for _, attempts := range s.puts["put-2"].parts {
+		rows += attempts[0].Bytes
+	}
+	takes, says := heap()-before, budget.Used()-used-rows
+	if takes > says || says > 2*takes {
+		t.Errorf("%d parts take %d bytes besides their rows, and %d are reserved: want at least as much and at most twice", parts, takes, says)
+	}
+	s.Unput("put-2")
+	s.Unput("put-1")
+	if budget.Used() != 0 {
+		t.Errorf("%d bytes are in use after everything was freed", budget.Used())
+	}
+}
+
 func TestNothingStaysOfAPanic(t *testing.T) {
 	s, budget, ticket := open(t)
 	used := budget.Used()
@@ -347,6 +384,7 @@ func TestNothingStaysOfAPanic(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	s, budget, ticket := open(t)
+	used := budget.Used()
 	other := arrow.NewSchema([]arrow.Field{{Name: "n", Type: arrow.PrimitiveTypes.Int64}}, nil)
 	wrong, _, err := array.RecordFromJSON(memory.DefaultAllocator, other, strings.NewReader(`[{"n":1}]`))
 	if err != nil {
@@ -377,11 +415,10 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if budget.Used() != 0 {
-		t.Errorf("%d bytes in use", budget.Used())
+	if budget.Used() != used {
+		t.Errorf("%d bytes in use, %d before", budget.Used(), used)
 	}
-	used := offheap.NewBudget(1 << 20)
-	full := New(Config{Node: 1, Budget: used, Signer: s.cfg.Signer, Log: s.cfg.Log, Gone: s.cfg.Gone})
+	full := New(Config{Node: 1, Budget: offheap.NewBudget(1 << 20), Signer: s.cfg.Signer, Log: s.cfg.Log, Gone: s.cfg.Gone})
 	full.Open(peer.Put{ID: "put-1", Parts: 4, Nodes: 2, Schema: rows.SchemaHeader(schema)})
 	if err := full.Receive(&stream{ctx: t.Context(), messages: write(t, command(ticket, 2, 1), good)}); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "needed") {
 		t.Errorf("without memory: %v", err)

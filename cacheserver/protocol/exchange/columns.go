@@ -8,11 +8,12 @@ import (
 	"fmt"
 )
 
-// Limits of the schema of a stream of columns. A flatbuffer may refer to one table many times, so that few bytes can describe very many
-// fields.
+// Limits of the schema of a stream of columns. A flatbuffer may refer to one table or string many times, so that few bytes can describe very many
+// fields and very long names.
 const (
 	mostFields = 10_000
 	mostDepth  = 32
+	mostText   = 4 << 20
 )
 
 // Field slots and enum values of Schema.fbs that only columns need.
@@ -20,11 +21,11 @@ const (
 	schemaFeatures    = 3
 	listSizeSlot      = 0
 	timezoneSlot      = 1
-	typeIDsSlot       = 1
 	typeTimestamp     = 10
 	typeUnion         = 14
 	typeFixedSizeList = 16
 	mostListSize      = 1 << 31
+	pairBytes         = 32 // memory of a key-value pair besides its text
 )
 
 // Columns is a record batch of any schema. Nodes and Buffers are those of the Arrow format, in the order of the schema's fields, depth
@@ -40,25 +41,34 @@ type Columns struct {
 // Node is the FieldNode of one array.
 type Node struct{ Length, Nulls int64 }
 
-// CheckSchema checks that a general parser can read the schema of an Arrow IPC message in bounded time and memory: all offsets lead into the
-// message, and it has at most 10,000 fields, nested at most 32 deep.
-func CheckSchema(m Message) error {
-	schema, err := open(m, headerSchema)
-	if err == nil {
-		err = checkFields(schema)
-	}
-	if err != nil {
-		return fmt.Errorf("schema: %w", err)
-	}
-	return nil
+// SchemaSize is the size of a schema once it is parsed, however often its message refers to the same bytes.
+type SchemaSize struct {
+	Fields int
+	// Text is the number of bytes of paths (the names of a field and of those that it is in), time zones and metadata.
+	Text int64
 }
 
-func checkFields(schema table) error {
+// CheckSchema checks that a general parser can read the schema of an Arrow IPC message in bounded time and memory: all offsets lead into the
+// message, and it has at most 10,000 fields, nested at most 32 deep, and 4 MiB of text.
+func CheckSchema(m Message) (SchemaSize, error) {
+	var size SchemaSize
+	schema, err := open(m, headerSchema)
+	if err == nil {
+		err = size.checkSchema(schema)
+	}
+	if err != nil {
+		return SchemaSize{}, fmt.Errorf("schema: %w", err)
+	}
+	return size, nil
+}
+
+func (s *SchemaSize) checkSchema(schema table) error {
 	endianness := schema.number(schemaEndianness, 2)
-	checkKeyValues(schema, schemaMetadata)
+	if err := s.addKeyValues(schema, schemaMetadata); err != nil {
+		return err
+	}
 	schema.vector(schemaFeatures, 8)
-	left := mostFields
-	if err := checkChildren(schema, schemaFields, mostDepth, 1, &left); err != nil {
+	if err := s.addChildren(schema, schemaFields, parent{depth: mostDepth, items: 1}); err != nil {
 		return err
 	}
 	if endianness != 0 && schema.err == nil {
@@ -67,32 +77,55 @@ func checkFields(schema table) error {
 	return schema.err
 }
 
-// checkChildren checks the fields in a vector; items is the number of slots of each for a slot of the root, left how many fields there may be.
-func checkChildren(of table, slot, depth int, items int64, left *int) error {
+// parent is what is known of a field when its children are checked.
+type parent struct {
+	depth int   // how deep its children may be nested
+	items int64 // slots for a slot of the root
+	path  int64 // bytes
+}
+
+// addText counts bytes of text.
+func (s *SchemaSize) addText(bytes int64) error {
+	if bytes > mostText-s.Text {
+		return fmt.Errorf("more than %d MiB of names and metadata, each counted where it is used", mostText>>20)
+	}
+	s.Text += bytes
+	return nil
+}
+
+// addChildren checks and counts the fields in a vector.
+func (s *SchemaSize) addChildren(of table, slot int, in parent) error {
 	start, length := of.vector(slot, 4)
-	if length > 0 && depth == 0 {
+	if length > 0 && in.depth == 0 {
 		return fmt.Errorf("fields nested more than %d deep", mostDepth)
 	}
+	in.depth--
 	for i := range length {
-		if *left--; *left < 0 {
+		if s.Fields++; s.Fields > mostFields {
 			return fmt.Errorf("more than %d fields", mostFields)
 		}
-		if err := checkField(of.indirect(start+4*i), depth-1, items, left); err != nil {
+		if err := s.addField(of.indirect(start+4*i), in); err != nil {
 			return err
 		}
 	}
 	return of.err
 }
 
-func checkField(field table, depth int, items int64, left *int) error {
+func (s *SchemaSize) addField(field table, in parent) error {
 	start, length := field.vector(fieldName, 1)
-	checkKeyValues(field, fieldKeyValues)
 	kind := field.number(fieldTypeType, 1)
 	of, ok := field.child(fieldType)
 	if field.err != nil {
 		return field.err
 	}
 	name := field.bytes[start : start+length][:min(length, maxNameShown)]
+	in.path += int64(length) + 1
+	if err := s.addText(in.path); err != nil {
+		return err
+	}
+	if err := s.addKeyValues(field, fieldKeyValues); err != nil {
+		return err
+	}
 	if _, dictionary := field.child(fieldDictionary); dictionary && field.err == nil {
 		return fmt.Errorf("column %q is dictionary-encoded: send its values, in pyarrow column.cast(column.type.value_type)", name)
 	}
@@ -103,35 +136,42 @@ func checkField(field table, depth int, items int64, left *int) error {
 		of.field(slot, 1)
 	}
 	if kind == typeTimestamp {
-		of.vector(timezoneSlot, 1)
+		_, zone := of.vector(timezoneSlot, 1)
+		if err := s.addText(int64(zone)); err != nil {
+			return err
+		}
 	}
-	if kind == typeUnion {
-		of.vector(typeIDsSlot, 4)
+	if kind == typeUnion && of.err == nil {
+		return fmt.Errorf("column %q is a union: make a struct of it", name)
 	}
 	if kind == typeFixedSizeList {
 		size := of.number(listSizeSlot, 4)
-		if size < 0 || items*max(size, 1) >= mostListSize {
+		if size < 0 || max(size, 1) > (mostListSize-1)/in.items {
 			return fmt.Errorf("column %q: lists of the fixed size %d: a row would have more than 2^31 items", name, size)
 		}
-		items *= max(size, 1)
+		in.items *= max(size, 1)
 	}
 	if of.err != nil {
 		return of.err
 	}
-	return checkChildren(field, fieldChildren, depth, items, left)
+	return s.addChildren(field, fieldChildren, in)
 }
 
-// checkKeyValues checks a vector of key-value pairs.
-func checkKeyValues(of table, slot int) {
+// addKeyValues checks and counts a vector of key-value pairs.
+func (s *SchemaSize) addKeyValues(of table, slot int) error {
 	start, length := of.vector(slot, 4)
 	for i := range length {
-		if of.err != nil {
-			return
-		}
 		pair := of.indirect(start + 4*i)
-		pair.vector(0, 1)
-		pair.vector(1, 1)
+		_, key := pair.vector(0, 1)
+		_, value := pair.vector(1, 1)
+		if of.err != nil {
+			return of.err
+		}
+		if err := s.addText(int64(key) + int64(value) + pairBytes); err != nil {
+			return err
+		}
 	}
+	return of.err
 }
 
 // IsSchema reports whether an Arrow IPC message is a schema rather than a batch.

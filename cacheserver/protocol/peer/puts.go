@@ -20,6 +20,7 @@ type Put struct {
 	Schema []byte `json:"schema"` // an Arrow IPC message
 	// Columns describe the columns for the fingerprint: name, type, and whether nulls are allowed.
 	Columns [][3]string `json:"columns"`
+	Memory  int64       `json:"memory,omitempty"` // about how many bytes the schema takes where it is parsed
 	Keep    string      `json:"keep"`
 	Recipe  string      `json:"recipe,omitempty"`
 	Source  string      `json:"source,omitempty"`

@@ -27,10 +27,7 @@ const (
 
 // New returns the put that a client asks to begin, with a new id, for a cache of some data nodes, or what is wrong with the request.
 func New(b protocol.Begin, nodes int) (of peer.Put, err error) {
-	of = peer.Put{Name: b.Name, Mode: b.Mode, Parts: b.Parts, Nodes: nodes, Schema: bytes.TrimPrefix(b.Schema, []byte{0xff, 0xff, 0xff, 0xff}), Keep: b.Keep, Recipe: b.Recipe, Source: b.Source, TTL: b.TTL}
-	if len(of.Schema) < len(b.Schema) && len(of.Schema) >= 4 { // with the prefix of a stream
-		of.Schema = of.Schema[4:]
-	}
+	of = peer.Put{Name: b.Name, Mode: b.Mode, Parts: b.Parts, Nodes: nodes, Schema: message(b.Schema), Keep: b.Keep, Recipe: b.Recipe, Source: b.Source, TTL: b.TTL}
 	switch err := protocol.ValidDataset(b.Name); {
 	case err != nil:
 		return of, fmt.Errorf("name: %w", err)
@@ -57,6 +54,7 @@ func New(b protocol.Begin, nodes int) (of peer.Put, err error) {
 	if err != nil {
 		return of, fmt.Errorf("schema: %w", err)
 	}
+	of.Memory, _ = Memory(of.Schema) // Layout has checked it
 	if layout.Schema().NumFields() == 0 {
 		return of, fmt.Errorf("schema: it has no columns")
 	}
@@ -74,9 +72,30 @@ func New(b protocol.Begin, nodes int) (of peer.Put, err error) {
 	return of, nil
 }
 
+// Memory of a schema once it is parsed, measured: of a field with its array's layout, and of a byte of text, which several strings have.
+const (
+	fieldMemory = 2 << 10
+	textMemory  = 3
+)
+
+// message is an Arrow IPC message without the prefix that it has in a stream.
+func message(framed []byte) []byte {
+	if rest, ok := bytes.CutPrefix(framed, []byte{0xff, 0xff, 0xff, 0xff}); ok && len(rest) >= 4 {
+		return rest[4:]
+	}
+	return framed
+}
+
+// Memory is about how much memory it takes to parse a foreign schema, an Arrow IPC message, and to keep its layout.
+func Memory(schema []byte) (int64, error) {
+	schema = message(schema)
+	size, err := exchange.CheckSchema(exchange.Message{Header: schema})
+	return int64(size.Fields)*fieldMemory + size.Text*textMemory + int64(len(schema)), err
+}
+
 // Layout returns the layout of the rows of a foreign schema, an Arrow IPC message.
 func Layout(schema []byte) (*rows.Layout, error) {
-	if err := exchange.CheckSchema(exchange.Message{Header: schema}); err != nil {
+	if _, err := Memory(schema); err != nil {
 		return nil, err
 	}
 	parsed, err := rows.ParseSchema(schema)

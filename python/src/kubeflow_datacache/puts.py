@@ -32,6 +32,7 @@ Batches = Iterable[pa.RecordBatch | pa.Table]
 _BATCH_BYTES: Final = 2 << 20  # of a message: short enough for any server, and for its memory
 _PART_BYTES: Final = 64 << 20  # about that many has a part, unless parts= says how many there are
 _MOST_PARTS: Final = 1 << 16
+_PAGE: Final = 1000  # parts in an answer of put.status
 _RECEIPTS: Final = 250  # in a message, which may have 128 KiB
 _REFUSED: Final = {"ALREADY_EXISTS", "FAILED_PRECONDITION", "UNAUTHENTICATED"}
 _PANDAS: Final = b"pandas"  # key of the schema's metadata that pandas writes, and that differs between equal rows
@@ -225,7 +226,14 @@ class Put:
 
         With "dataset" once it is published, and "commit" (table, state, and snapshot or reason) once one was begun.
         """
-        return self._cache.act("put.status", put=self.id)
+        whole = self._page(0, _PAGE)
+        while "next" in whole:
+            page = self._page(whole.pop("next"), _PAGE)
+            whole = {**page, "parts": whole["parts"] + page["parts"], "lost": whole["lost"] + page["lost"]}
+        return whole
+
+    def _page(self, first: int, most: int) -> dict[str, Any]:
+        return self._cache.act("put.status", put=self.id, **{"from": first, "most": most})
 
     def abort(self) -> None:
         """Gives the put up; does nothing if it is published or there is no cache any more."""
@@ -234,7 +242,7 @@ class Put:
 
     def _refresh(self) -> None:
         """Asks where the data nodes are now."""
-        now = self.status()
+        now = self._page(0, 1)
         self._ticket, self._nodes = now["ticket"], now["nodes"]
 
     def _send(self, part: int, batches: Callable[[], Batches], attempt: int) -> str:
