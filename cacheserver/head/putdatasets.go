@@ -4,6 +4,7 @@
 package head
 
 import (
+	"fmt"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -16,6 +17,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/put/incoming"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 // putDatasets are those that clients put, and what responses about them are made from. The cluster's mu protects them.
@@ -36,14 +38,17 @@ type servedPut struct {
 	view    *view   // nil after a change
 }
 
+// recordsPart is the divisor of the head's memory for clients that yields the part for the catalog: the rest is for requests and answers.
+const recordsPart = 2
+
 func newDatasets(c *cluster, nodes int, budget *offheap.Budget) *putDatasets {
 	p := &putDatasets{cluster: c, catalog: put.New(nodes), served: map[string]*servedPut{}, changed: make(chan struct{}), budget: budget}
 	p.catalog.Room = func(bytes int64) error {
-		err := budget.Reserve(bytes)
-		if err == nil {
-			budget.Release(bytes) // countLocked reserves it
+		most := budget.Limit() / recordsPart
+		if free := min(budget.Free(), most-p.counted); bytes > free {
+			return fmt.Errorf("needed %s, and %s of %s are left", words.ExactBytes(bytes), words.ExactBytes(free), words.ExactBytes(most))
 		}
-		return err
+		return nil
 	}
 	return p
 }

@@ -125,7 +125,7 @@ func hasRoom(c *Catalog, p *put) error {
 		return nil
 	}
 	if err := c.Room(p.memory()); err != nil {
-		return status.Errorf(codes.ResourceExhausted, "the head's records of %d parts and their schema: %v: put fewer, larger parts, or drop datasets", p.Parts, err)
+		return status.Errorf(codes.ResourceExhausted, "parts: the head's memory for the records of %d parts and their schema: %v: put fewer, larger parts, or drop datasets", p.Parts, err)
 	}
 	return nil
 }

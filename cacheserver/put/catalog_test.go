@@ -216,14 +216,14 @@ func TestRoom(t *testing.T) {
 	left := int64(10 << 20)
 	c.Room = func(bytes int64) error {
 		if bytes > left-Memory(c) {
-			return errors.New("memory limit reached")
+			return errors.New("needed 1, and 0 left")
 		}
 		return nil
 	}
 	begun := 0
 	for ; begun < 100; begun++ {
 		if _, err := c.Begin(spec(fmt.Sprint("put-", begun), "a", protocol.PutCreate, 4096, 1), start); err != nil {
-			wants(t, "without memory", err, codes.ResourceExhausted, "4096 parts and their schema: memory limit reached")
+			wants(t, "without memory", err, codes.ResourceExhausted, "4096 parts and their schema: needed 1, and 0 left")
 			break
 		}
 	}

@@ -95,16 +95,9 @@ func (s *Service) beginPut(ctx context.Context, body []byte) (any, error) {
 // begin begins a put.
 func (s *Service) begin(ctx context.Context, b protocol.Begin) (begun protocol.Begun, err error) {
 	b.Keep = cmp.Or(b.Keep, s.Keep)
-	memory, err := incoming.Memory(b.Schema)
+	of, err := s.parse(b)
 	if err != nil {
-		return begun, status.Errorf(codes.InvalidArgument, "%s: %v", protocol.PutBegin, err)
-	}
-	if err := s.reserve(ctx, memory); err != nil {
 		return begun, err
-	}
-	of, err := incoming.New(b, len(s.Cluster.Nodes()))
-	if err != nil {
-		return begun, status.Errorf(codes.InvalidArgument, "%s: %v", protocol.PutBegin, err)
 	}
 	if of.Writer, err = s.Access.Writer(ctx); err != nil {
 		return begun, err
@@ -133,6 +126,25 @@ func (s *Service) begin(ctx context.Context, b protocol.Begin) (begun protocol.B
 		begun.Ticket, err = s.ticket(of)
 	}
 	return begun, err
+}
+
+// parse returns the put that a client asks for. Errors are gRPC statuses.
+func (s *Service) parse(b protocol.Begin) (peer.Put, error) {
+	s.parsing.Lock()
+	defer s.parsing.Unlock()
+	memory, err := incoming.Memory(b.Schema)
+	if err != nil {
+		return peer.Put{}, status.Errorf(codes.InvalidArgument, "%s: %v", protocol.PutBegin, err)
+	}
+	if err := s.Memory.Extend(memory); err != nil {
+		return peer.Put{}, status.Errorf(codes.ResourceExhausted, "%s: schema: %v", protocol.PutBegin, err)
+	}
+	defer s.Memory.Release(memory)
+	of, err := incoming.New(b, len(s.Cluster.Nodes()))
+	if err != nil {
+		return peer.Put{}, status.Errorf(codes.InvalidArgument, "%s: %v", protocol.PutBegin, err)
+	}
+	return of, nil
 }
 
 // ticket returns the ticket of a put, for clients.

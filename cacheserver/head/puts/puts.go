@@ -7,6 +7,7 @@ package puts
 
 import (
 	"log/slog"
+	"sync"
 
 	"github.com/kubeflow/datacache/cacheserver/access"
 	"github.com/kubeflow/datacache/cacheserver/offheap"
@@ -29,6 +30,7 @@ type Service struct {
 	Tables  commit.Tables // to which datasets are committed
 
 	commits commit.Jobs
+	parsing sync.Mutex // held while a schema is parsed, so that many calls at once take no more memory than one
 }
 
 // Cluster is what the head knows of puts and of its data nodes.
