@@ -104,9 +104,9 @@ func (c *checker) check(n *node, d arrow.ArrayData, from, count int) error {
 	switch n.kind {
 	case kindList:
 		lo, hi := offsets(n, d, at, count)
-		return c.check(n.kids[0], d.Children()[0], int(lo), int(hi-lo))
+		return c.check(n.kids[0], d.Children()[0], int(lo), int(hi-lo)) // fits: checkBuffers has compared them
 	case kindFixedList:
-		return c.check(n.kids[0], d.Children()[0], at*n.width, count*n.width)
+		return c.check(n.kids[0], d.Children()[0], at*n.width, count*n.width) // fits: both are below 2^31
 	case kindStruct:
 		for i, kid := range n.kids {
 			if err := c.check(kid, d.Children()[i], at, count); err != nil {
@@ -131,9 +131,9 @@ func checkBuffers(n *node, d arrow.ArrayData, at, count int) error {
 	case kindBool:
 		need = bitmapBytes
 	case kindFixed:
-		need = (at + count) * n.width
+		need = (at + count) * n.width // fits: both are below 2^32
 	case kindVar, kindList:
-		need = (at + count + 1) * n.width
+		need = (at + count + 1) * n.width // fits: both are below 2^33
 	default:
 		return nil
 	}
@@ -156,7 +156,7 @@ func short(n *node, what string, have, need int) error {
 // rising checks that the offsets of count slots start at 0 or above, never decrease and end within limit.
 func rising(n *node, d arrow.ArrayData, at, count, limit int) error {
 	lo, hi := offsets(n, d, at, count)
-	p := start(d, 1, at*n.width)
+	p := start(d, 1, at*n.width) // fits: both are below 2^32
 	var ok bool
 	if n.width == 4 {
 		ok = neverFalls(unsafe.Slice((*int32)(p), count+1))

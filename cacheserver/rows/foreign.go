@@ -75,7 +75,7 @@ func (f Foreign) array(n *node, dt arrow.DataType) (arrow.ArrayData, error) {
 	case buffers[0] != nil && buffers[0].Len() < int(length+7)/8:
 		return nil, short(n, "validity", buffers[0].Len(), int(length+7)/8)
 	case buffers[0] != nil: // the bitmap says it
-		nulls = length - int64(bitmap.Ones(unsafe.Pointer(unsafe.SliceData(buffers[0].Bytes())), 0, int(length)))
+		nulls = length - int64(bitmap.Ones(unsafe.Pointer(unsafe.SliceData(buffers[0].Bytes())), 0, int(length))) // fits: there are at most length ones
 	case nulls != 0:
 		return nil, fmt.Errorf("column %q: %d nulls without a validity bitmap", n.path, nulls)
 	}
@@ -118,7 +118,7 @@ func slotsOf(n *node, slots int64) int64 {
 	case kindStruct:
 		return slots
 	case kindFixedList:
-		return slots * int64(n.width)
+		return slots * int64(n.width) // fits: both are below 2^31
 	}
 	return 0 // the offsets are checked
 }

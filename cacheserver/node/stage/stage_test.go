@@ -370,7 +370,8 @@ func TestMemoryOfParts(t *testing.T) {
 func TestNothingStaysOfAPanic(t *testing.T) {
 	s, budget, ticket := open(t)
 	used := budget.Used()
-	in := &stream{ctx: t.Context(), messages: write(t, command(ticket, 2, 1), batch(t, 0, 50_000), batch(t, 0, 100)), panics: true}
+	rows := batch(t, 0, 50_000)
+	in := &stream{ctx: t.Context(), messages: write(t, command(ticket, 2, 1), rows, rows, rows, rows), panics: true} // more than a chunk
 	defer func() {
 		if recover() == nil {
 			t.Error("no panic")

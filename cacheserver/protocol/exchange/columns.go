@@ -86,7 +86,7 @@ type parent struct {
 
 // addText counts bytes of text.
 func (s *SchemaSize) addText(bytes int64) error {
-	if bytes > mostText-s.Text {
+	if bytes > mostText-s.Text { // fits: s.Text is at most mostText
 		return fmt.Errorf("more than %d MiB of names and metadata, each counted where it is used", mostText>>20)
 	}
 	s.Text += bytes
@@ -210,12 +210,12 @@ func readColumns(batch table, body []byte) (Columns, error) {
 	}
 	c := Columns{Rows: rows, Nodes: make([]Node, nodes), Buffers: make([][]byte, buffers)}
 	for i := range c.Nodes {
-		at := node + i*structSize
+		at := node + i*structSize // fits: the vector is within the message
 		c.Nodes[i] = Node{Length: batch.int64At(at), Nulls: batch.int64At(at + 8)}
 	}
 	for i := range c.Buffers {
 		var err error
-		if c.Buffers[i], err = span(batch, buffer+i*structSize, body); err != nil {
+		if c.Buffers[i], err = span(batch, buffer+i*structSize, body); err != nil { // fits: the vector is within the message
 			return Columns{}, fmt.Errorf("buffer %d: %w", i, err)
 		}
 		c.Used += int64(len(c.Buffers[i]))

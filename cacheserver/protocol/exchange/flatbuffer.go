@@ -30,7 +30,7 @@ func root(bytes []byte) table { return (&buffer{bytes: bytes}).indirect(0) }
 
 // within reports whether n bytes at a position are within the buffer; otherwise it sets err.
 func (b *buffer) within(position, n int) bool {
-	if b.err == nil && (position < 0 || position > len(b.bytes)-n) {
+	if b.err == nil && (position < 0 || position > len(b.bytes)-n) { // fits: n is a width or a uint16
 		b.err = errBounds
 	}
 	return b.err == nil
@@ -42,7 +42,7 @@ func (b *buffer) indirect(position int) table {
 	if !b.within(at, 4) {
 		return table{buffer: b}
 	}
-	start := at - int(int32(binary.LittleEndian.Uint32(b.bytes[at:])))
+	start := at - int(int32(binary.LittleEndian.Uint32(b.bytes[at:]))) // fits: at is within the message, the other has 32 bits
 	if !b.within(start, 4) {
 		return table{buffer: b}
 	}
@@ -111,7 +111,7 @@ func (t table) vector(slot, width int) (start, length int) {
 		return 0, 0
 	}
 	n := int64(binary.LittleEndian.Uint32(t.bytes[at:]))
-	if start = at + 4; n > int64((len(t.bytes)-start)/width) {
+	if start = at + 4; n > int64((len(t.bytes)-start)/width) { // fits: start is within the message
 		t.err = errBounds
 		return 0, 0
 	}

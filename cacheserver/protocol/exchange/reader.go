@@ -60,7 +60,7 @@ type Rows struct{ values []byte }
 func (r Rows) Len() int { return len(r.values) / rowWidth }
 
 // At returns the i-th row index.
-func (r Rows) At(i int) int64 { return int64(binary.LittleEndian.Uint64(r.values[i*rowWidth:])) }
+func (r Rows) At(i int) int64 { return int64(binary.LittleEndian.Uint64(r.values[i*rowWidth:])) } // fits: i is below Len
 
 // Schema checks that an Arrow IPC message is a schema with a single int64 column named row.
 func Schema(m Message) error {
@@ -165,13 +165,13 @@ func readBatch(batch table, body []byte) (Rows, error) {
 	if c.Rows > int64(len(values)/rowWidth) {
 		return Rows{}, fmt.Errorf("values: %d bytes for %d rows", len(values), c.Rows)
 	}
-	return Rows{values[:c.Rows*rowWidth]}, nil
+	return Rows{values[:c.Rows*rowWidth]}, nil // fits: c.Rows was compared with the quotient
 }
 
 // span returns the range of the body that a Buffer struct describes.
 func span(batch table, at int, body []byte) ([]byte, error) {
 	offset, length := batch.int64At(at), batch.int64At(at+8)
-	if offset < 0 || length < 0 || offset > int64(len(body)) || length > int64(len(body))-offset {
+	if offset < 0 || length < 0 || offset > int64(len(body)) || length > int64(len(body))-offset { // fits: offset is at most len(body)
 		return nil, fmt.Errorf("%d bytes at %d in a body of %d", length, offset, len(body))
 	}
 	return body[offset : offset+length], nil

@@ -90,7 +90,7 @@ func message(framed []byte) []byte {
 func Memory(schema []byte) (int64, error) {
 	schema = message(schema)
 	size, err := exchange.CheckSchema(exchange.Message{Header: schema})
-	return int64(size.Fields)*fieldMemory + size.Text*textMemory + int64(len(schema)), err
+	return int64(size.Fields)*fieldMemory + size.Text*textMemory + int64(len(schema)), err // fits: 10,000 fields and 4 MiB
 }
 
 // Layout returns the layout of the rows of a foreign schema, an Arrow IPC message.

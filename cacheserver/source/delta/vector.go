@@ -64,7 +64,7 @@ func (v *vector) keep(ctx context.Context, store *objstore.Store, root string, r
 		return nil, err
 	}
 	bits := deleted.KeepMaskBytes(rows)
-	if kept := int64(bitutil.CountSetBits(bits, 0, int(rows))); kept != rows-v.Cardinality {
+	if kept := int64(bitutil.CountSetBits(bits, 0, int(rows))); kept+v.Cardinality != rows {
 		return nil, fmt.Errorf("it has rows that the file, which has %d, does not have", rows)
 	}
 	return bits, nil
@@ -94,7 +94,7 @@ func (v *vector) read(ctx context.Context, store *objstore.Store, root string) (
 	if v.Offset != nil {
 		at = *v.Offset
 	}
-	if at < 0 || v.Size < 0 || at > f.Size() || v.Size > f.Size()-at-lengthSize-checksumSize {
+	if at < 0 || v.Size < 0 || at > f.Size() || v.Size > f.Size()-at-lengthSize-checksumSize { // fits: at is at most the file's size
 		return nil, fmt.Errorf("%s has %d bytes, and no vector of %d bytes at %d: restore it", uri, f.Size(), v.Size, at)
 	}
 	blob := make([]byte, lengthSize+v.Size+checksumSize)
@@ -115,7 +115,7 @@ func (v *vector) uri(root string) (string, error) {
 	if v.Storage != "u" || len(v.Path) < encodedUUID {
 		return "", fmt.Errorf("deletionVector has storageType %q and pathOrInlineDv %.40q: want u, p or i: repair the log", v.Storage, v.Path)
 	}
-	folder, name := v.Path[:len(v.Path)-encodedUUID], v.Path[len(v.Path)-encodedUUID:]
+	folder, name := v.Path[:len(v.Path)-encodedUUID], v.Path[len(v.Path)-encodedUUID:] // fits: Path is at least as long
 	raw, err := z85(name)
 	if err != nil {
 		return "", fmt.Errorf("deletionVector.pathOrInlineDv %q: %w: repair the log", v.Path, err)

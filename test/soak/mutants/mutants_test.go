@@ -66,33 +66,43 @@ func (m mutant) apply() ([]byte, error) {
 
 var verdict = regexp.MustCompile(`schedule (\d+) of \d+ failed|panic: [^\n]*|\d+ schedules in`)
 
-// run reports whether a schedule fails with the bug, and how. It returns an error if the build fails.
-func (m mutant) run(t *testing.T) (how string, caught bool, err error) {
+// build builds the test of a folder with the bug, and returns its path.
+func (m mutant) build(t *testing.T, folder string) (program string, err error) {
 	dir := t.TempDir()
 	text, err := m.apply()
 	if err != nil {
-		return "", false, err
+		return "", err
 	}
 	file, err := filepath.Abs(filepath.Join(root, m.file))
 	if err != nil {
-		return "", false, err
+		return "", err
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{file: filepath.Join(dir, "mutant.go")}})
 	if err != nil {
-		return "", false, err
+		return "", err
 	}
 	for name, data := range map[string][]byte{"mutant.go": text, "overlay.json": overlay} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			return "", false, err
+			return "", err
 		}
 	}
-	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-overlay", filepath.Join(dir, "overlay.json"), "-o", filepath.Join(dir, "soak.test"), "./test/soak")
+	program = filepath.Join(dir, "mutant.test")
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, folder)
 	build.Dir = root
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as for all builds without the race detector
 	if output, err := build.CombinedOutput(); err != nil {
-		return "", false, fmt.Errorf("build: %w\n%s", err, output)
+		return "", fmt.Errorf("build: %w\n%s", err, output)
 	}
-	run := exec.CommandContext(t.Context(), filepath.Join(dir, "soak.test"), "-test.run", "^TestSchedules$", "-test.v", "-test.timeout", "5m")
+	return program, nil
+}
+
+// run reports whether a schedule fails with the bug, and how. It returns an error if the build fails.
+func (m mutant) run(t *testing.T) (how string, caught bool, err error) {
+	program, err := m.build(t, "./test/soak")
+	if err != nil {
+		return "", false, err
+	}
+	run := exec.CommandContext(t.Context(), program, "-test.run", "^TestSchedules$", "-test.v", "-test.timeout", "5m")
 	run.Dir = filepath.Join(root, "test/soak")
 	run.Env = append(os.Environ(), "SOAK_SCHEDULES="+strconv.FormatUint(number(t, "SOAK_SCHEDULES", 300), 10))
 	output, failed := run.CombinedOutput()

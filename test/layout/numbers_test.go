@@ -1,0 +1,76 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package layout
+
+import (
+	"go/ast"
+	"go/token"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// foreignNumbers are the files, by pattern, that check lengths, offsets and counts which somebody else has written into a message or a file.
+var foreignNumbers = []string{
+	"cacheserver/protocol/exchange/*.go",
+	"cacheserver/put/incoming/*.go",
+	"cacheserver/rows/check.go",
+	"cacheserver/rows/foreign.go",
+	"cacheserver/node/stage/text.go",
+	"cacheserver/source/delta/vector.go",
+}
+
+// fits begins the comment that says why an operation on foreign numbers can't overflow.
+const fits = "// fits: "
+
+// TestForeignNumbersAreCompared lets no number of somebody else be subtracted, multiplied or shifted before it is compared with what it may be: the
+// result wraps, and passes the check. Where it can't, a comment on the line says why. Constants are not numbers of somebody else.
+func TestForeignNumbersAreCompared(t *testing.T) {
+	set, files := repository(t)
+	checked, commented := 0, 0
+	for _, f := range files {
+		listed := func(pattern string) bool {
+			ok, err := path.Match(pattern, f.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ok
+		}
+		if f.isTest() || !slices.ContainsFunc(foreignNumbers, listed) {
+			continue
+		}
+		checked++
+		lines := strings.Split(f.text, "\n")
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			of, ok := n.(*ast.BinaryExpr)
+			if !ok || of.Op != token.SUB && of.Op != token.MUL && of.Op != token.SHL || isConstant(of.X) || isConstant(of.Y) {
+				return true
+			}
+			at := set.Position(of.OpPos)
+			if _, why, ok := strings.Cut(lines[at.Line-1], fits); ok && len(why) > 0 {
+				commented++
+				return true
+			}
+			t.Errorf("%s:%d: %s of two numbers: compare them first, or say at the end of the line why the result fits, as in %q", f.path, at.Line, of.Op, fits+"both are below 2^31")
+			return true
+		})
+	}
+	if checked < len(foreignNumbers) || commented < 10 {
+		t.Errorf("%d files with %d comments: are the patterns right?", checked, commented)
+	}
+}
+
+// isConstant reports whether an expression consists of literals.
+func isConstant(e ast.Expr) bool {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		return true
+	case *ast.ParenExpr:
+		return isConstant(e.X)
+	case *ast.BinaryExpr:
+		return isConstant(e.X) && isConstant(e.Y)
+	}
+	return false
+}
