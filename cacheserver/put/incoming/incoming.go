@@ -23,6 +23,10 @@ const (
 	idPrefix = "put-"
 	// mostLabel is the maximum length of a recipe and of a source.
 	mostLabel = 256
+	// mostTTL is the maximum of ttl_s, a year: more than about 292 years don't fit in a time.Duration.
+	mostTTL = 365 * 24 * 60 * 60
+	// mostBytes is the maximum of bytes, an exbibyte: a put with copies takes twice as many.
+	mostBytes = 1 << 60
 )
 
 // New returns the put that a client asks to begin, with a new id, for a cache of some data nodes, or what is wrong with the request.
@@ -39,8 +43,10 @@ func New(b protocol.Begin, nodes int) (of peer.Put, err error) {
 	switch {
 	case b.Parts < 1 || b.Parts > protocol.MostParts:
 		return of, fmt.Errorf("parts: %d, want 1 to %d", b.Parts, protocol.MostParts)
-	case b.Bytes < 0 || b.TTL < 0:
-		return of, fmt.Errorf("bytes, ttl_s: %d and %d, want 0 or more", b.Bytes, b.TTL)
+	case b.Bytes < 0 || b.Bytes > mostBytes:
+		return of, fmt.Errorf("bytes: %d, want 0 to %d", b.Bytes, int64(mostBytes))
+	case b.TTL < 0 || b.TTL > mostTTL:
+		return of, fmt.Errorf("ttl_s: %d, want 0 to %d (a year)", b.TTL, mostTTL)
 	case len(b.Recipe) > mostLabel || len(b.Source) > mostLabel:
 		return of, fmt.Errorf("recipe, source: %d and %d bytes, want at most %d", len(b.Recipe), len(b.Source), mostLabel)
 	}
