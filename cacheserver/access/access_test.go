@@ -307,6 +307,7 @@ func TestRulesChange(t *testing.T) {
 	}
 	check("the old key is gone", document(t, next, sso, nil), true, map[string]codes.Code{old: codes.Unavailable, renewed: codes.OK}, codes.OK)
 	check("an invalid file", `{"readers": "Nobody"}`, true, map[string]codes.Code{old: codes.Unavailable, renewed: codes.OK}, codes.OK)
+	check("null", "null", true, map[string]codes.Code{old: codes.Unavailable, renewed: codes.OK}, codes.OK)
 	check("narrowed", document(t, next, sso, map[string]any{"namespaces": []string{"team-a"}}), true, map[string]codes.Code{renewed: codes.PermissionDenied}, codes.PermissionDenied)
 	check("opened", `{"readers": "Anyone"}`, false, map[string]codes.Code{renewed: codes.Unauthenticated}, codes.OK)
 	check("no issuers", `{"readers": "Known"}`, true, map[string]codes.Code{renewed: codes.Unauthenticated}, codes.PermissionDenied)
@@ -342,6 +343,11 @@ func TestParse(t *testing.T) {
 		`{"reader": "Known"}`:     `unknown field "reader"`,
 		`{} {}`:                   "nothing behind it",
 		``:                        "want a JSON object",
+		"null":                    "want a JSON object as in docs/adr/0036-known-readers.md, not null",
+		" null\n":                 "not null",
+		"0":                       "want a JSON object",
+		`"Anyone"`:                "want a JSON object",
+		"[]":                      "want a JSON object",
 		`{"audiences": [""]}`:     "audiences[0]: empty",
 		`{"accounts": ["etl"]}`:   `accounts[0]: "etl", want NAMESPACE/NAME`,
 		`{"writers": ["a/b/c"]}`:  `writers[0]: "a/b/c", want NAMESPACE/NAME of a ServiceAccount, or NAMESPACE/*`,

@@ -71,11 +71,14 @@ const all = "*"
 
 // parse parses an access file, and opens the file of tokens that it names. Errors name the field, its value and the valid values.
 func parse(text []byte) (*rules, error) {
-	var f file
+	var f *file
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&f); err != nil {
 		return nil, fmt.Errorf("want a JSON object as in docs/adr/0036-known-readers.md: %w", err)
+	}
+	if f == nil { // an object without fields lets everybody read, so null must not count as one
+		return nil, errors.New("want a JSON object as in docs/adr/0036-known-readers.md, not null")
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("want one JSON object, with nothing behind it")
@@ -113,7 +116,7 @@ func parse(text []byte) (*rules, error) {
 		}
 		r.accounts[namespace][account] = true
 	}
-	if err := r.addIssuers(&f); err != nil {
+	if err := r.addIssuers(f); err != nil {
 		return nil, err
 	}
 	return r, r.openTokens(f.Tokens)

@@ -353,6 +353,7 @@ func TestParse(t *testing.T) {
 	for text, says := range map[string]string{
 		"":                         "JSON",
 		"[]":                       "JSON",
+		"null":                     "not null",
 		`{} {}`:                    "nothing behind it",
 		`{"weight": {}}`:           `"weight"`,
 		`{"weights": {"a": 0}}`:    `"a": 0`,

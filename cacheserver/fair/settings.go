@@ -44,11 +44,14 @@ func (s Settings) weight(job string) float64 {
 // Parse parses settings from a JSON object with the fields of Settings, each optional. Errors name the field, its value and the valid
 // values.
 func Parse(text []byte) (Settings, error) {
-	var s Settings
+	var s *Settings
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&s); err != nil {
 		return Settings{}, fmt.Errorf("want a JSON object with weights, namespace, maxJobs, maxStreamsPerJob: %w", err)
+	}
+	if s == nil {
+		return Settings{}, errors.New("want a JSON object with weights, namespace, maxJobs, maxStreamsPerJob, not null")
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return Settings{}, errors.New("want one JSON object, with nothing behind it")
@@ -64,5 +67,5 @@ func Parse(text []byte) (Settings, error) {
 	if s.MaxStreamsPerJob < 0 {
 		return Settings{}, fmt.Errorf("maxStreamsPerJob: %d, want a number, or 0 for no limit", s.MaxStreamsPerJob)
 	}
-	return s, nil
+	return *s, nil
 }
