@@ -10,10 +10,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -32,7 +34,7 @@ type File[T any] struct {
 // Open reads the file once. If the file can't be read or parsed now, that is an error; for later changes see Watch.
 func Open[T any](path string, parse func(text []byte) (T, error)) (*File[T], error) {
 	f := &File[T]{path: path, parse: parse}
-	text, err := os.ReadFile(path)
+	text, err := readFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -43,6 +45,23 @@ func Open[T any](path string, parse func(text []byte) (T, error)) (*File[T], err
 	f.read = text
 	f.current.Store(&value)
 	return f, nil
+}
+
+// readFile returns the content of a regular file. Of anything else it reads nothing: opening or reading a FIFO could block for ever.
+func readFile(path string) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // opened for reading: closing loses nothing
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: it is of type %s, want a file", path, info.Mode().Type())
+	}
+	return io.ReadAll(file)
 }
 
 // Get returns the last valid value.
@@ -87,7 +106,7 @@ func (f *File[T]) look(log *slog.Logger, changed func(T)) {
 }
 
 func (f *File[T]) lookLocked(log *slog.Logger, changed func(T)) {
-	text, err := os.ReadFile(f.path)
+	text, err := readFile(f.path)
 	if err != nil {
 		f.reject(log, nil, err)
 		return
@@ -119,7 +138,7 @@ func (f *File[T]) reject(log *slog.Logger, text []byte, err error) {
 // OpenPair opens the PEM files of a certificate and its key, which are read again when the certificate's file changes.
 func OpenPair(certFile, keyFile string) (*File[*tls.Certificate], error) {
 	return Open(certFile, func(cert []byte) (*tls.Certificate, error) {
-		key, err := os.ReadFile(keyFile)
+		key, err := readFile(keyFile)
 		if err != nil {
 			return nil, err
 		}
