@@ -227,13 +227,20 @@ func TestWriter(t *testing.T) {
 		"anyone reads, he writes": {changes: map[string]any{"readers": "Anyone", "writers": only}, headers: []string{token("team-a", "default")}, who: "team-a/default"},
 	} {
 		g, _ := guarded(t, document(t, in, sso, test.changes))
-		who, err := g.Writer(calls(t, test.headers...))
+		caller, err := g.Writer(calls(t, test.headers...))
+		who := ""
+		if caller != nil {
+			who = identity.Identity{Namespace: caller.Namespace, Account: caller.Account}.Name()
+		}
+		if sent := g.Put(calls(t), caller); err == nil && sent != nil {
+			t.Errorf("%s: with the ticket: %v", name, sent)
+		}
 		if who != test.who || status.Code(err) != test.code || !strings.Contains(status.Convert(err).Message(), test.says) {
 			t.Errorf("%s: %q, %v, want %q, %v: %s", name, who, err, test.who, test.code, test.says)
 		}
 	}
-	if who, err := (*Guard)(nil).Writer(t.Context()); who != "" || err != nil {
-		t.Errorf("without rules: %q, %v", who, err)
+	if who, err := (*Guard)(nil).Writer(t.Context()); who != nil || err != nil {
+		t.Errorf("without rules: %v, %v", who, err)
 	}
 }
 
@@ -282,7 +289,7 @@ func TestRulesChange(t *testing.T) {
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			g.look()
+			g.Look()
 		}
 		for header, code := range want {
 			if _, err := g.Reader(calls(t, header)); status.Code(err) != code {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -36,7 +37,7 @@ type Guard struct {
 	denials    *throttle
 
 	mu      sync.Mutex
-	changed []func()
+	changed map[*func()]bool // keys are what OnChange has registered
 }
 
 // Open reads the rules in a file. What readers do is written to the log.
@@ -45,17 +46,22 @@ func Open(path string, log *slog.Logger) (*Guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Guard{file: file, log: log, now: time.Now, denials: newThrottle()}, nil
+	return &Guard{file: file, log: log, now: time.Now, denials: newThrottle(), changed: map[*func()]bool{}}, nil
 }
 
-// OnChange registers what to call when other rules hold. A nil Guard has none.
-func (g *Guard) OnChange(call func()) {
+// OnChange registers what to call when other rules hold, until stop is called. A nil Guard has none.
+func (g *Guard) OnChange(call func()) (stop func()) {
 	if g == nil {
-		return
+		return func() {}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.changed = append(g.changed, call)
+	g.changed[&call] = true
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		delete(g.changed, &call)
+	}
 }
 
 // Watch follows the file, and that of the static tokens, until ctx ends.
@@ -67,13 +73,13 @@ func (g *Guard) Watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			g.look()
+			g.Look()
 		}
 	}
 }
 
-// look reads the files again.
-func (g *Guard) look() {
+// Look reads the files again now.
+func (g *Guard) Look() {
 	before := g.file.Get()
 	r := g.file.Fresh(0, g.log)
 	if id := g.unknownKey.Load(); id != nil && r.hasKey(*id) {
@@ -86,10 +92,10 @@ func (g *Guard) look() {
 		return
 	}
 	g.mu.Lock()
-	changed := slices.Clone(g.changed)
+	changed := slices.Collect(maps.Keys(g.changed))
 	g.mu.Unlock()
 	for _, call := range changed {
-		call()
+		(*call)()
 	}
 }
 
@@ -152,22 +158,30 @@ func (g *Guard) Reader(ctx context.Context) (*identity.Identity, error) {
 	return who, nil
 }
 
-// Writer returns the name of the caller of a head, NAMESPACE/ACCOUNT or oidc:SUBJECT, or "" if the caller has not said who it is. If the caller may not
-// put, replace and drop datasets, it returns a gRPC status that says why.
-func (g *Guard) Writer(ctx context.Context) (string, error) {
+// Writer returns who makes a call to a head, nil if that is not known. If the caller may not put, replace and drop datasets, it returns a gRPC
+// status that says why.
+func (g *Guard) Writer(ctx context.Context) (*identity.Identity, error) {
 	who, err := g.Reader(ctx)
-	if g == nil || err != nil {
-		return "", err
+	if err == nil {
+		err = g.mayWrite(ctx, who)
 	}
-	if err := g.file.Get().mayWrite(who); err != nil {
+	if err != nil {
+		return nil, err
+	}
+	return who, nil
+}
+
+// mayWrite returns why a reader may not write, as a gRPC status.
+func (g *Guard) mayWrite(ctx context.Context, who *identity.Identity) error {
+	if g == nil {
+		return nil
+	}
+	err := g.file.Get().mayWrite(who)
+	if err != nil {
 		err = g.statusOf(err)
 		g.denied(ctx, who, err)
-		return "", err
 	}
-	if who == nil {
-		return "", nil
-	}
-	return identity.Identity{Namespace: who.Namespace, Account: who.Account}.Name(), nil
+	return err
 }
 
 // reader returns who makes a call, also if it may not read.
@@ -215,6 +229,14 @@ func (g *Guard) Stream(ctx context.Context, who *identity.Identity) error {
 		g.denied(ctx, who, err)
 	}
 	return err
+}
+
+// Put returns why the writer of a put's ticket, nil for none, may not send rows to a data node with a call.
+func (g *Guard) Put(ctx context.Context, who *identity.Identity) error {
+	if err := g.Stream(ctx, who); err != nil {
+		return err
+	}
+	return g.mayWrite(ctx, who)
 }
 
 // Permits returns why the reader of a ticket, nil for none, may not read on.

@@ -107,7 +107,7 @@ func New(cfg Config) (*Node, error) {
 		n.disk = cfg.Spill.Below("puts")
 	}
 	n.stage = stage.New(stage.Config{
-		Disk: n.disk, Node: cfg.Index, Budget: cfg.PutBudget, Signer: protocol.NewSigner(peer.PutKey(cfg.Secret)), Log: cfg.Log, Gone: n.datasets.drop, TLS: cfg.TLS, Dial: cfg.Dial,
+		Disk: n.disk, Node: cfg.Index, Budget: cfg.PutBudget, Signer: protocol.NewSigner(peer.PutKey(cfg.Secret)), Log: cfg.Log, Gone: n.datasets.drop, TLS: cfg.TLS, Dial: cfg.Dial, Access: cfg.Access,
 	})
 	n.datasets = datasets{cfg: &n.cfg, stage: n.stage, used: map[string]*dataset{}}
 	n.server = serve.New(serve.Config{Config: cfg.Config, Index: cfg.Index, Turns: cfg.Turns, SendTimeout: cfg.SendTimeout, Admit: n.admit, Put: n.stage.Receive, Write: n.datasets.write})

@@ -17,6 +17,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/internal/identity"
 )
 
 // The actions of a head by which clients put datasets.
@@ -295,6 +297,8 @@ type PutTicket struct {
 
 	Addresses []string `json:"a,omitempty"` // of the data nodes, if parts are copied between them
 	Copy      string   `json:"c,omitempty"` // of a data node that sends a copy of a part: the part's hash
+
+	Writer *identity.Identity `json:"w,omitempty"` // who asked the head; nil: that is not known, or a data node sends a copy
 }
 
 // Receipt is what a receipt says.

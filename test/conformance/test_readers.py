@@ -92,6 +92,45 @@ def test_writers(mode: Mode, private: Callable[..., Cache], readers: Readers) ->
         act(readers.token(), "put.abort", put=begun["put"])
 
 
+def test_tickets_of_puts_are_of_their_writers(mode: Mode, private: Callable[..., Cache], readers: Readers) -> None:
+    cache = private(["--puts"], mode=mode, env=readers.env)
+    cache.wait("Ready")
+    table = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
+    with head(cache, readers) as client:
+        schema = base64.b64encode(table.schema.serialize().to_pybytes()).decode()
+        body = {"v": 1, "name": "a", "parts": 1, "schema": schema}
+        call = fl.FlightCallOptions(headers=bearer(readers.token()))
+        begin = fl.Action("put.begin", json.dumps(body).encode())
+        begun = json.loads(next(iter(client.do_action(begin, call))).body.to_pybytes())
+        sent = {"v": 1, "kind": "put", "ticket": begun["ticket"], "part": 0, "attempt": 1, "end": "open"}
+
+        def put(location: str, **arguments: object) -> None:
+            with fl.connect(location, **arguments) as node:
+                writer, _ = node.do_put(fl.FlightDescriptor.for_command(json.dumps(sent).encode()), table.schema)
+                writer.write_table(table)
+                writer.close()
+
+        (location,) = begun["nodes"][:1]
+        put(location, tls_root_certs=readers.roots)
+        with pytest.raises(fl.FlightUnauthenticatedError, match="known readers over TLS"):
+            put(location.replace("grpc+tls://", "grpc://"))
+        readers.write(writers=["team-b/*"])
+        end = time.monotonic() + LIMIT
+        while not (reason := refusal(put, location, tls_root_certs=readers.roots)):
+            assert time.monotonic() < end, "the file is not read again"
+            time.sleep(0.1)
+        assert "team-a/default may read this cache and not put datasets" in reason
+
+
+def refusal(call: Callable[..., None], *arguments: object, **named: object) -> str:
+    """The reason for which a call is refused; "" if it is not."""
+    try:
+        call(*arguments, **named)
+    except fl.FlightUnauthorizedError as error:
+        return str(error)
+    return ""
+
+
 def test_the_limit_of_a_writer(mode: Mode, private: Callable[..., Cache], readers: Readers) -> None:
     readers.write()
     env = {"PUT_LIMIT_PER_WRITER": "24Mi", "PUT_KEEP": "memory"}

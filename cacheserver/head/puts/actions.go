@@ -18,6 +18,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/put"
 	"github.com/kubeflow/datacache/cacheserver/put/incoming"
+	"github.com/kubeflow/datacache/internal/identity"
 )
 
 // action is one by which clients put datasets.
@@ -99,8 +100,12 @@ func (s *Service) begin(ctx context.Context, b protocol.Begin) (begun protocol.B
 	if err != nil {
 		return begun, err
 	}
-	if of.Writer, err = s.Access.Writer(ctx); err != nil {
+	who, err := s.Access.Writer(ctx)
+	if err != nil {
 		return begun, err
+	}
+	if who != nil {
+		of.Writer = identity.Identity{Namespace: who.Namespace, Account: who.Account}.Name()
 	}
 	bytes := b.Bytes
 	if b.Keep == protocol.KeepReplica {
@@ -123,7 +128,7 @@ func (s *Service) begin(ctx context.Context, b protocol.Begin) (begun protocol.B
 	}
 	if err == nil {
 		begun.Nodes = s.locations(ctx)
-		begun.Ticket, err = s.ticket(of)
+		begun.Ticket, err = s.ticket(ctx, of)
 	}
 	return begun, err
 }
@@ -147,9 +152,13 @@ func (s *Service) parse(b protocol.Begin) (peer.Put, error) {
 	return of, nil
 }
 
-// ticket returns the ticket of a put, for clients.
-func (s *Service) ticket(of peer.Put) (string, error) {
-	t := protocol.PutTicket{Put: of.ID, Parts: of.Parts, Nodes: of.Nodes}
+// ticket returns the ticket of a put, for the caller.
+func (s *Service) ticket(ctx context.Context, of peer.Put) (string, error) {
+	who, err := s.Access.Writer(ctx)
+	if err != nil {
+		return "", err
+	}
+	t := protocol.PutTicket{Put: of.ID, Parts: of.Parts, Nodes: of.Nodes, Writer: who}
 	if of.Keep == protocol.KeepReplica {
 		for _, node := range s.Cluster.Nodes() {
 			t.Addresses = append(t.Addresses, node.Address)
@@ -230,7 +239,7 @@ func (s *Service) putStatus(ctx context.Context, body []byte) (any, error) {
 		return nil, err
 	}
 	state.Nodes = s.locations(ctx)
-	state.Ticket, err = s.ticket(of)
+	state.Ticket, err = s.ticket(ctx, of)
 	return state, err
 }
 

@@ -5,6 +5,7 @@ package stage
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -53,6 +54,18 @@ func (s *Stage) Receive(stream grpc.ServerStream) error {
 	if err := s.cfg.Signer.Open(command.Ticket, &ticket); err != nil {
 		return status.Errorf(status.Code(err), "ticket: %s", status.Convert(err).Message())
 	}
+	guard := s.cfg.Access
+	if ticket.Copy != "" { // only data nodes make such tickets
+		guard = nil
+	}
+	defer guard.OnChange(func() {
+		if guard.Put(stream.Context(), ticket.Writer) != nil {
+			transport.Cancel(stream.Context())
+		}
+	})()
+	if err := guard.Put(stream.Context(), ticket.Writer); err != nil {
+		return err
+	}
 	if command.Part >= ticket.Parts {
 		return status.Errorf(codes.InvalidArgument, "part: %d, want a number below %d", command.Part, ticket.Parts)
 	}
@@ -70,7 +83,7 @@ func (s *Stage) Receive(stream grpc.ServerStream) error {
 		if p.ended.Err() != nil {
 			return errFreed
 		}
-		return err
+		return cmp.Or(guard.Put(stream.Context(), ticket.Writer), err)
 	}
 	return s.answer(stream, p, made)
 }

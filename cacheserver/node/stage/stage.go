@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/access"
 	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
@@ -26,7 +27,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
-// Config configures a stage. All fields but Disk, TLS and Dial are required.
+// Config configures a stage. All fields but Disk, Access, TLS and Dial are required.
 type Config struct {
 	Node   int // index of the data node
 	Budget *offheap.Budget
@@ -35,6 +36,8 @@ type Config struct {
 	// Disk is where parts are stored too, unless their put says otherwise; nil: nowhere. The files are of this node alone, and stay when the stage is
 	// closed.
 	Disk *spill.Dir
+	// Access says whose tickets are good; nil: everybody's.
+	Access *access.Guard
 	// Gone is called when the rows of a published put are not to be read any more.
 	Gone func(id string)
 
