@@ -6,7 +6,6 @@ package parquet
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -87,14 +86,19 @@ func columnsOf(manifest *pqarrow.SchemaManifest) []*fileColumn {
 
 // assign replaces the field ids of columns by those that names assigns.
 func assign(columns []*fileColumn, names NameMapping) {
-	for _, c := range columns {
-		var kids NameMapping
-		c.id = 0
-		for _, m := range names {
-			if m.ID != 0 && slices.Contains(m.Names, c.name) {
-				c.id, kids = m.ID, m.Kids
-				break
+	byName := make(map[string]*MappedName, len(names))
+	for i := range names {
+		for _, name := range names[i].Names {
+			if names[i].ID != 0 && byName[name] == nil {
+				byName[name] = &names[i]
 			}
+		}
+	}
+	for _, c := range columns {
+		c.id = 0
+		var kids NameMapping
+		if m := byName[c.name]; m != nil {
+			c.id, kids = m.ID, m.Kids
 		}
 		assign(c.kids, kids)
 	}
@@ -163,14 +167,15 @@ func ownID(f *pqarrow.SchemaField) int {
 	return id
 }
 
-// byID returns the column with an id among columns.
-func byID(columns []*fileColumn, id int) *fileColumn {
+// byID returns columns by their field ids, the first of each.
+func byID(columns []*fileColumn) map[int]*fileColumn {
+	ids := make(map[int]*fileColumn, len(columns))
 	for _, c := range columns {
-		if c.id == id && id > 0 {
-			return c
+		if c.id > 0 && ids[c.id] == nil {
+			ids[c.id] = c
 		}
 	}
-	return nil
+	return ids
 }
 
 // markLeaves adds all Parquet columns of c to leaves.

@@ -32,6 +32,7 @@ type Footer struct {
 	Version string // objstore.File.Version
 	meta    *metadata.FileMetaData
 	columns []*fileColumn
+	byField map[int]*fileColumn // see indexFields
 	leaves  int
 }
 
@@ -79,7 +80,14 @@ func readFooter(ctx context.Context, f *objstore.File, find func(*pqarrow.Schema
 	for i, reason := range bad {
 		columns[i].unreadable = reason
 	}
-	return &Footer{URI: f.URI(), Size: f.Size(), Version: f.Version(), meta: meta, columns: columns, leaves: meta.Schema.NumColumns()}, nil
+	footer := &Footer{URI: f.URI(), Size: f.Size(), Version: f.Version(), meta: meta, leaves: meta.Schema.NumColumns()}
+	footer.setColumns(columns)
+	return footer, nil
+}
+
+func (f *Footer) setColumns(columns []*fileColumn) {
+	f.columns, f.byField = columns, make(map[int]*fileColumn, len(columns))
+	indexFields(columns, f.byField)
 }
 
 // parseColumns parses a footer and its Arrow fields. bad are the columns that arrow-go cannot represent, if not all columns are.

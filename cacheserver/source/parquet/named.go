@@ -33,9 +33,9 @@ func ReadNames(ctx context.Context, f *objstore.File) (*Footer, error) {
 
 // Named returns the footer with the field ids that names assigns, whichever ids the file has. f is not changed.
 func (f *Footer) Named(names NameMapping) *Footer {
-	named := *f
-	named.columns = cloned(f.columns)
-	assign(named.columns, names)
+	named, columns := *f, cloned(f.columns)
+	assign(columns, names)
+	named.setColumns(columns)
 	return &named
 }
 

@@ -52,19 +52,17 @@ type projector struct {
 // is null.
 func NewProjection(f *Footer, fields []column.Field, missing func(column.Field) (*column.Value, error)) (*Projection, error) {
 	p := &projector{file: f, missing: missing, leaves: map[int]bool{}, bytes: map[int]bool{}}
-	columns := make([]*projected, len(fields))
+	columns, from := make([]*projected, len(fields)), byID(f.columns)
 	for i, field := range fields {
 		var err error
-		if columns[i], err = p.column(field, byID(f.columns, field.ID)); err != nil {
+		if columns[i], err = p.column(field, from[field.ID]); err != nil {
 			return nil, fmt.Errorf("data file %s: column %q of type %s: %w", f.URI, field.Name, field.TypeName, err)
 		}
 		if from := columns[i].from; from != nil {
 			from.markMaps(p.leaves)
 		}
 	}
-	for _, c := range columns {
-		c.place(f.columns, p.leaves)
-	}
+	place(columns, f.columns, p.leaves)
 	return &Projection{footer: f, columns: columns, leaves: p.leaves, bytes: p.bytes, sorted: slices.Sorted(maps.Keys(p.leaves))}, nil
 }
 
@@ -123,12 +121,10 @@ func (p *projector) nested(c *projected) error {
 	if id == arrow.LIST && c.field.Kids[0].Type.ID() == arrow.LIST && isRepeatedList(from[0]) {
 		from, c.unwrap = from[0].kids, true
 	}
-	found := false
+	found, ids := false, byID(from)
 	for i, field := range c.field.Kids {
-		var of *fileColumn
-		if id == arrow.STRUCT {
-			of = byID(from, field.ID)
-		} else {
+		of := ids[field.ID]
+		if id != arrow.STRUCT {
 			of = from[i]
 		}
 		found = found || of != nil
@@ -151,22 +147,20 @@ func isRepeatedList(c *fileColumn) bool {
 	return c.field.Type.ID() == arrow.STRUCT && len(c.kids) == 1 && c.kids[0].field.Type.ID() == arrow.LIST
 }
 
-// place sets the indices of c and its children among the columns that are read.
-func (c *projected) place(siblings []*fileColumn, leaves map[int]bool) {
-	if c.from == nil {
-		return
-	}
-	c.at = 0
+// place sets the indices of columns and their children among the columns that are read; siblings are those of the file.
+func place(columns []*projected, siblings []*fileColumn, leaves map[int]bool) {
+	at := make(map[*fileColumn]int, len(siblings))
+	read := 0
 	for _, s := range siblings {
-		if s == c.from {
-			break
-		}
-		if s.anyLeaf(leaves) {
-			c.at++
+		if at[s] = read; s.anyLeaf(leaves) {
+			read++
 		}
 	}
-	for _, kid := range c.kids {
-		kid.place(c.from.kids, leaves)
+	for _, c := range columns {
+		if c.from != nil {
+			c.at = at[c.from]
+			place(c.kids, c.from.kids, leaves)
+		}
 	}
 }
 

@@ -33,6 +33,7 @@ type RowReader struct {
 	projection *Projection
 	mem        allocator
 	batch      int64
+	pageBytes  int64                // bounds the uncompressed size of a page
 	columns    []*fileColumn        // columns of the file to read
 	own        []*decode.Column     // by column; nil: it is in rest
 	rest       pqarrow.RecordReader // the other columns; nil: there are none
@@ -50,6 +51,7 @@ func NewRowReader(ctx context.Context, p *Projection, from *objstore.File, s Sec
 	if len(p.leaves) == 0 {
 		return r, nil
 	}
+	_, r.pageBytes = p.footer.largestChunk(s.group)
 	rest, err := r.open(from)
 	if err == nil && len(rest) > 0 {
 		err = r.openRest(ctx, from, rest)
@@ -157,9 +159,8 @@ func (r *RowReader) chunk(from *objstore.File, at int) (decode.Chunk, error) {
 		return decode.Chunk{}, err
 	}
 	meta := r.footer.meta.RowGroups[r.section.group].Columns[at].GetMetaData()
-	_, most := r.footer.largestChunk(r.section.group)
 	return decode.Chunk{
-		File: from, Offset: bytes.Offset, Length: bytes.Length, Codec: compress.Compression(meta.GetCodec()), PageBytes: most,
+		File: from, Offset: bytes.Offset, Length: bytes.Length, Codec: compress.Compression(meta.GetCodec()), PageBytes: r.pageBytes,
 		Window: r.section.Window, Leaf: r.footer.meta.Schema.Column(at), Rows: r.footer.Rows(r.section.group), Values: meta.GetNumValues(),
 	}, nil
 }

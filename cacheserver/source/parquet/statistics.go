@@ -15,10 +15,10 @@ import (
 // Bounds returns a function that returns the bounds of a field according to the statistics of a row group.
 func (f *Footer) Bounds(group int) func(column.Field) predicate.Bounds {
 	return func(field column.Field) predicate.Bounds {
-		leaf, from := findLeaf(f.columns, field.ID)
-		if leaf < 0 {
+		if !f.Has(field.ID) {
 			return predicate.Bounds{}
 		}
+		leaf, from := f.byField[field.ID].leaf, f.byField[field.ID].field.Type
 		meta := f.meta.RowGroups[group].Columns[leaf].GetMetaData()
 		if meta == nil || !meta.IsSetStatistics() {
 			return predicate.Bounds{}
@@ -37,23 +37,20 @@ func (f *Footer) Bounds(group int) func(column.Field) predicate.Bounds {
 
 // Has reports whether the file has a column of primitive values for field id, which may be in a struct.
 func (f *Footer) Has(id int) bool {
-	leaf, _ := findLeaf(f.columns, id)
-	return leaf >= 0
+	c := f.byField[id]
+	return c != nil && c.leaf >= 0
 }
 
-// findLeaf returns the Parquet column of field id and its type in the file, unless it is in a list or a map; -1 if there is none.
-func findLeaf(columns []*fileColumn, id int) (int, arrow.DataType) {
+// indexFields adds columns to byField by their field ids, with those in structs, but not those in lists and maps; the first of each counts.
+func indexFields(columns []*fileColumn, byField map[int]*fileColumn) {
 	for _, c := range columns {
-		if c.id == id {
-			return c.leaf, c.field.Type
+		if byField[c.id] == nil {
+			byField[c.id] = c
 		}
 		if c.field.Type.ID() == arrow.STRUCT {
-			if leaf, t := findLeaf(c.kids, id); leaf >= 0 {
-				return leaf, t
-			}
+			indexFields(c.kids, byField)
 		}
 	}
-	return -1, nil
 }
 
 // statistic decodes a bound of a column whose file type is from and whose table type is to.
