@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -104,14 +105,17 @@ func assign(columns []*fileColumn, names NameMapping) {
 	}
 }
 
-// markTwins marks columns as unreadable that have the field id of another one in the file, or the name of another one beside them.
-// byID has the columns seen so far.
+// markTwins marks columns as unreadable that have the field id of another one in the file, or the name of another one beside them, or a
+// name that is no text. byID has the columns seen so far.
 func markTwins(columns []*fileColumn, byID map[int]*fileColumn) {
 	byName := map[string]*fileColumn{}
 	for _, c := range columns {
 		if first := byName[c.field.Name]; first != nil {
 			c.unreadable = errors.New("the file has two columns of this name: rewrite the file")
 			first.unreadable = c.unreadable
+		}
+		if !utf8.ValidString(c.field.Name) {
+			c.unreadable = fmt.Errorf("its name %q is not UTF-8: rewrite the file", c.field.Name)
 		}
 		byName[c.field.Name] = c
 		if first := byID[c.id]; first != nil && c.id > 0 {

@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/compress"
@@ -31,16 +32,17 @@ type Footer struct {
 	Size    int64
 	Version string // objstore.File.Version
 	meta    *metadata.FileMetaData
+	length  int64 // of meta in the file
 	columns []*fileColumn
 	byField map[int]*fileColumn // see indexFields
 	leaves  int
 }
 
 // Length is the number of bytes that the footer takes at the end of the file.
-func (f *Footer) Length() int64 { return int64(f.meta.Size()) + 8 }
+func (f *Footer) Length() int64 { return f.length + footerTail }
 
 // Cost is the approximate memory of a parsed footer.
-func (f *Footer) Cost() int64 { return int64(f.meta.Size())*8 + 4096 }
+func (f *Footer) Cost() int64 { return f.length*8 + 4096 }
 
 // FeaturesKey is the key under which the library datasets stores what it knows of columns beyond their types, such as the names of classes.
 const FeaturesKey = "huggingface"
@@ -63,24 +65,25 @@ func ReadFooter(ctx context.Context, f *objstore.File, names NameMapping) (*Foot
 }
 
 func readFooter(ctx context.Context, f *objstore.File, find func(*pqarrow.SchemaManifest) ([]*fileColumn, error)) (*Footer, error) {
-	meta, manifest, bad, err := parseColumns(ctx, f)
+	p, err := parse(ctx, f)
 	if err != nil {
 		return nil, unreadableFooter(f.URI(), err)
+	}
+	meta := p.meta
+	if meta.IsSetEncryptionAlgorithm() {
+		return nil, fmt.Errorf("data file %s: it is encrypted: %w", f.URI(), errors.ErrUnsupported)
 	}
 	if err := checkRows(meta); err != nil {
 		return nil, fmt.Errorf("data file %s: %w", f.URI(), err)
 	}
-	if meta.IsSetEncryptionAlgorithm() {
-		return nil, fmt.Errorf("data file %s: it is encrypted: %w", f.URI(), errors.ErrUnsupported)
-	}
-	columns, err := find(manifest)
+	columns, err := find(p.manifest)
 	if err != nil {
 		return nil, fmt.Errorf("data file %s: %w", f.URI(), err)
 	}
-	for i, reason := range bad {
+	for i, reason := range p.bad {
 		columns[i].unreadable = reason
 	}
-	footer := &Footer{URI: f.URI(), Size: f.Size(), Version: f.Version(), meta: meta, leaves: meta.Schema.NumColumns()}
+	footer := &Footer{URI: f.URI(), Size: f.Size(), Version: f.Version(), meta: meta, length: p.length, leaves: meta.Schema.NumColumns()}
 	footer.setColumns(columns)
 	return footer, nil
 }
@@ -90,21 +93,29 @@ func (f *Footer) setColumns(columns []*fileColumn) {
 	indexFields(columns, f.byField)
 }
 
-// parseColumns parses a footer and its Arrow fields. bad are the columns that arrow-go cannot represent, if not all columns are.
-func parseColumns(ctx context.Context, f *objstore.File) (meta *metadata.FileMetaData, manifest *pqarrow.SchemaManifest, bad unreadable, err error) {
-	if meta, err = parseFooter(f); err == nil {
-		// Without the key-value metadata: the Arrow schema stored there could ask for large offsets and dictionaries, which are not
-		// served.
-		if manifest, err = pqarrow.NewSchemaManifest(meta.Schema, nil, nil); err == nil {
-			return meta, manifest, nil, nil
-		}
+// parsed is a footer and its Arrow fields.
+type parsed struct {
+	meta     *metadata.FileMetaData
+	length   int64 // of meta in the file
+	manifest *pqarrow.SchemaManifest
+	bad      unreadable // columns that arrow-go cannot represent
+}
+
+// parse parses a footer and its Arrow fields. All footers pass through it.
+func parse(ctx context.Context, f *objstore.File) (p parsed, err error) {
+	if p.meta, p.length, err = readThrift(ctx, f, f.Size()); err != nil {
+		return p, err
 	}
-	plain, bad, plainErr := withoutUnreadable(ctx, f, f.Size())
-	if plainErr != nil || len(bad) == 0 {
-		return nil, nil, nil, err
+	if err = checkSchema(p.meta.FileMetaData.Schema); err != nil {
+		return p, err
 	}
-	manifest, err = pqarrow.NewSchemaManifest(plain.Schema, nil, nil)
-	return plain, manifest, bad, err
+	if p.manifest, err = arrowFields(p.meta); err == nil {
+		return p, nil
+	}
+	if p.bad = plainTypes(p.meta); len(p.bad) > 0 {
+		p.manifest, err = arrowFields(p.meta)
+	}
+	return p, err
 }
 
 func unreadableFooter(uri string, err error) error {
@@ -113,14 +124,14 @@ func unreadableFooter(uri string, err error) error {
 
 // FileRows returns the number of rows of a file according to its footer.
 func FileRows(ctx context.Context, f *objstore.File) (int64, error) {
-	meta, _, _, err := parseColumns(ctx, f)
+	p, err := parse(ctx, f)
 	if err != nil {
 		return 0, unreadableFooter(f.URI(), err)
 	}
-	if err := checkRows(meta); err != nil {
+	if err := checkRows(p.meta); err != nil {
 		return 0, fmt.Errorf("data file %s: %w", f.URI(), err)
 	}
-	return meta.NumRows, nil
+	return p.meta.NumRows, nil
 }
 
 // CheckCount returns an error if a file's footer has another number of rows than the table's manifest; role is the kind of the file.
@@ -131,12 +142,34 @@ func CheckCount(role, uri string, footer, manifest int64) error {
 	return fmt.Errorf("%s %s: its footer has %d rows, the table's manifest %d: the file is truncated or was replaced: restore it or roll the table back", role, uri, footer, manifest)
 }
 
+// checkChunks returns an error unless each row group has the column chunks of all columns.
+func checkChunks(meta *metadata.FileMetaData) error {
+	for g, group := range meta.RowGroups {
+		if n := meta.Schema.NumColumns(); len(group.Columns) != n {
+			return fmt.Errorf("its footer has %d column chunks in row group %d and %d columns in its schema: the file is corrupt: restore or rewrite it", len(group.Columns), g, n)
+		}
+		for leaf, c := range group.Columns {
+			if !c.IsSetMetaData() {
+				return fmt.Errorf("its footer says nothing about column %q in row group %d: the file is corrupt: restore or rewrite it", meta.Schema.Column(leaf).Path(), g)
+			}
+		}
+	}
+	return nil
+}
+
 // checkRows compares the numbers of rows in a footer: the file's with the sum of its row groups, and each row group's with the values
 // of its columns without lists, one of which must have as many.
 func checkRows(meta *metadata.FileMetaData) error {
+	if err := checkChunks(meta); err != nil {
+		return err
+	}
 	var total int64
-	for _, group := range meta.RowGroups {
-		total += group.GetNumRows()
+	for g, group := range meta.RowGroups {
+		rows := group.GetNumRows()
+		if rows < 0 || rows > math.MaxInt64-total {
+			return fmt.Errorf("its footer says %d rows in row group %d after %d others: the file is corrupt: restore or rewrite it", rows, g, total)
+		}
+		total += rows
 	}
 	if total != meta.NumRows {
 		return fmt.Errorf("its footer says %d rows, its row groups have %d: the file is corrupt: restore or rewrite it", meta.NumRows, total)
@@ -144,28 +177,18 @@ func checkRows(meta *metadata.FileMetaData) error {
 	for g, group := range meta.RowGroups {
 		rows, most := group.GetNumRows(), int64(0)
 		flat, agree := false, false
-		for leaf, c := range group.Columns[:min(len(group.Columns), meta.Schema.NumColumns())] {
+		for leaf, c := range group.Columns {
 			values := c.GetMetaData().GetNumValues()
 			most = max(most, values)
 			if meta.Schema.Column(leaf).MaxRepetitionLevel() == 0 {
 				flat, agree = true, agree || values == rows
 			}
 		}
-		if rows < 0 || (rows == 0 && most > 0) || (flat && !agree) {
+		if (rows == 0 && most > 0) || (flat && !agree) {
 			return fmt.Errorf("its footer says %d rows in row group %d, but no column has as many values: the file is corrupt: restore or rewrite it", rows, g)
 		}
 	}
 	return nil
-}
-
-// parseFooter parses a footer with arrow-go; a panic of arrow-go becomes an error.
-func parseFooter(f *objstore.File) (_ *metadata.FileMetaData, err error) {
-	defer RecoverError(&err)
-	r, err := file.NewParquetReader(f)
-	if err != nil {
-		return nil, err
-	}
-	return r.MetaData(), nil
 }
 
 // records returns a pqarrow reader of some Parquet columns of a row group. It decodes in the caller's goroutine.
@@ -221,9 +244,6 @@ func (f *Footer) Total() int64 { return f.FirstRow(len(f.meta.RowGroups)) }
 // chunk is the byte range of a column chunk.
 func (f *Footer) chunk(group, leaf int) (objstore.Range, error) {
 	c := f.meta.RowGroups[group].Columns[leaf].GetMetaData()
-	if c == nil {
-		return objstore.Range{}, fmt.Errorf("data file %s row group %d: the footer lacks column %d: restore or rewrite the file", f.URI, group, leaf)
-	}
 	start := c.GetDataPageOffset()
 	if d := c.GetDictionaryPageOffset(); c.IsSetDictionaryPageOffset() && d > 0 && d < start {
 		start = d

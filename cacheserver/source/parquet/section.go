@@ -58,7 +58,7 @@ func (p *Projection) Locate(ctx context.Context, file *objstore.File, group int,
 		return s, err
 	}
 	for at, r := range indexes {
-		pages, ok, err := s.pagesOf(file, f, at, r)
+		pages, ok, err := s.pagesOf(ctx, file, f, at, r)
 		if err != nil {
 			return s, fmt.Errorf("column %q: offset index: %w", f.meta.Schema.Column(at).Path(), err)
 		}
@@ -71,7 +71,7 @@ func (p *Projection) Locate(ctx context.Context, file *objstore.File, group int,
 
 // pagesOf reads the offset index of a column, which is at r, and finds the pages of the section's rows. It returns false if the index
 // does not describe all pages of the column chunk: the whole chunk must be read then.
-func (s Section) pagesOf(file *objstore.File, f *Footer, at int, r objstore.Range) (SectionPages, bool, error) {
+func (s Section) pagesOf(ctx context.Context, file *objstore.File, f *Footer, at int, r objstore.Range) (SectionPages, bool, error) {
 	chunk, err := f.chunk(s.group, at)
 	if err != nil {
 		return SectionPages{}, false, err
@@ -80,7 +80,10 @@ func (s Section) pagesOf(file *objstore.File, f *Footer, at int, r objstore.Rang
 	if _, err := file.ReadAt(text, r.Offset); err != nil {
 		return SectionPages{}, false, err
 	}
-	locations := metadata.NewOffsetIndex(text, nil, nil).GetPageLocations()
+	locations, err := pageLocations(ctx, text)
+	if err != nil {
+		return SectionPages{}, false, fmt.Errorf("it cannot be read: %w: restore or rewrite the file", err)
+	}
 	rows := f.Rows(s.group)
 	if !covered(chunk, rows, locations) {
 		return SectionPages{}, false, nil

@@ -20,7 +20,7 @@ func (f *Footer) Bounds(group int) func(column.Field) predicate.Bounds {
 		}
 		leaf, from := f.byField[field.ID].leaf, f.byField[field.ID].field.Type
 		meta := f.meta.RowGroups[group].Columns[leaf].GetMetaData()
-		if meta == nil || !meta.IsSetStatistics() {
+		if !meta.IsSetStatistics() {
 			return predicate.Bounds{}
 		}
 		s := meta.GetStatistics()
