@@ -4,6 +4,7 @@
 package files
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
+	"github.com/kubeflow/datacache/cacheserver/source/scan"
 )
 
 // shape is what files with equal columns have in common.
@@ -67,7 +69,7 @@ func unionOf(shapes []*shape) union {
 		for _, c := range s.columns {
 			in[c.Name]++
 			if c.Problem == nil {
-				c.Problem = unsupported(c.Type)
+				c.Problem = cmp.Or(scan.CheckDepth(c.Type), unsupported(c.Type))
 			}
 			if c.Problem != nil {
 				u.problem(c.Name, fmt.Errorf("%s: %w", s.uri, c.Problem))

@@ -45,6 +45,9 @@ func (t *Table) Choose(all, constant []column.Field, metadata *arrow.Metadata, s
 	}
 	served := make([]arrow.Field, len(t.Fields))
 	for i, f := range t.Fields {
+		if err := CheckDepth(f.Type); err != nil {
+			return fmt.Errorf("column %q: %w", f.Name, err)
+		}
 		served[i] = arrow.Field{Name: f.Name, Type: f.Type, Nullable: !f.Required, Metadata: f.Metadata}
 	}
 	t.Served = arrow.NewSchema(served, metadata)
@@ -59,6 +62,27 @@ func (t *Table) Choose(all, constant []column.Field, metadata *arrow.Metadata, s
 		return slices.ContainsFunc(constant, func(c column.Field) bool { return c.ID == f.ID })
 	})
 	return nil
+}
+
+// mostLevels is how many levels of nested fields readers of Arrow streams accept, pyarrow among them.
+const mostLevels = 64
+
+// CheckDepth returns an error if clients cannot read values of a type because it is nested too deep.
+func CheckDepth(t arrow.DataType) error {
+	if levels(t) > mostLevels {
+		return fmt.Errorf("it has %d levels of nested fields, Arrow clients read at most %d: leave it out, or write it flatter", levels(t), mostLevels)
+	}
+	return nil
+}
+
+func levels(t arrow.DataType) int {
+	below := 0
+	if nested, ok := t.(arrow.NestedType); ok {
+		for _, kid := range nested.Fields() {
+			below = max(below, levels(kid.Type))
+		}
+	}
+	return below + 1
 }
 
 // ColumnsOf returns how the columns of a file become those of the table; values are those of columns that the file lacks, by field id. Columns
