@@ -84,7 +84,7 @@ func (s *Store) Pin(ctx context.Context, uri string) (string, error) {
 	commit := b.revision
 	if !hubCommit.MatchString(commit) {
 		err = s.retry(ctx, uri, func(ctx context.Context) error {
-			return s.request(ctx, func(ctx context.Context, _ func(int)) (err error) {
+			return s.Attempt(ctx, func(ctx context.Context, _ func(int)) (err error) {
 				commit, err = b.commit(ctx)
 				return err
 			})

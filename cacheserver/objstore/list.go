@@ -142,7 +142,7 @@ func (s *Store) listRemote(ctx context.Context, folder string, loc location, yie
 	for token := ""; ; {
 		var p page
 		err := s.retry(ctx, folder, func(ctx context.Context) error {
-			return s.request(ctx, func(ctx context.Context, _ func(int)) (err error) {
+			return s.Attempt(ctx, func(ctx context.Context, _ func(int)) (err error) {
 				p, err = b.list(ctx, prefix, token)
 				return err
 			})

@@ -93,7 +93,7 @@ func (o *object) tail(ctx context.Context, n int64) (segment, error) {
 			done += m
 			return err
 		}
-		return o.store.request(ctx, func(ctx context.Context, alive func(n int)) error {
+		return o.store.Attempt(ctx, func(ctx context.Context, alive func(n int)) error {
 			a, err := o.bucket.get(ctx, o.key, span{length: n, last: true}, "")
 			if errors.Is(err, errBeyondEnd) {
 				// An empty object has no last bytes, and some stores reject a suffix range longer than the object: read the whole,
@@ -153,7 +153,7 @@ func (o *object) try(ctx context.Context, buf []byte, off int64) (n int, err err
 	if len(buf) == 0 {
 		return 0, nil
 	}
-	err = o.store.request(ctx, func(ctx context.Context, alive func(n int)) error {
+	err = o.store.Attempt(ctx, func(ctx context.Context, alive func(n int)) error {
 		a, err := o.bucket.get(ctx, o.key, span{first: off, length: int64(len(buf))}, o.ifMatch())
 		if errors.Is(err, errBeyondEnd) {
 			return fmt.Errorf("%w: it had %d bytes and has no byte at %d now", ErrChanged, o.size, off)

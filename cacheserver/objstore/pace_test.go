@@ -25,7 +25,7 @@ func TestPace(t *testing.T) {
 		{2200 * time.Millisecond, 100, true},
 	}
 	for _, s := range steps {
-		if err := p.count(s.n, begin.Add(s.at)); errors.Is(err, errStalled) != s.slow || s.slow && !strings.Contains(err.Error(), "the store is slow: 0.1 KB/s for 1.1s") {
+		if err := p.count(s.n, begin.Add(s.at)); errors.Is(err, errStalled) != s.slow || s.slow && !strings.Contains(err.Error(), "the answer is slow: 0.1 KB/s for 1.1s") {
 			t.Errorf("%d bytes at %s: %v, slow: %t", s.n, s.at, err, s.slow)
 		}
 	}

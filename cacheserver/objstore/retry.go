@@ -50,10 +50,10 @@ func (r Retry) pause(tries int, random float64) time.Duration {
 	return d/2 + time.Duration(random*float64(d-d/2))
 }
 
-// request makes one attempt, within the Store's limit of concurrent ones. The context passed to do is canceled when the attempt
-// stalls: when during Config.StallTimeout do neither returned nor called alive, or when it received fewer bytes than Config.MinRate
-// requires.
-func (s *Store) request(ctx context.Context, do func(ctx context.Context, alive func(n int)) error) error {
+// Attempt makes one attempt, within the Store's limit of concurrent ones. The context passed to do is canceled when the attempt
+// stalls: when during Config.StallTimeout do neither returned nor called alive with the number of bytes that arrived, or when it
+// received fewer bytes than Config.MinRate requires. Such an error is a BrokenConnection.
+func (s *Store) Attempt(ctx context.Context, do func(ctx context.Context, alive func(n int)) error) error {
 	select {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
@@ -98,17 +98,17 @@ func (p *pace) count(n int, now time.Time) error {
 		return nil
 	}
 	if p.received < p.least {
-		return fmt.Errorf("the store is slow: %.1f KB/s for %s: %w", float64(p.received)/1e3/took.Seconds(), took.Round(time.Second/10), errStalled)
+		return fmt.Errorf("the answer is slow: %.1f KB/s for %s: %w", float64(p.received)/1e3/took.Seconds(), took.Round(time.Second/10), errStalled)
 	}
 	p.since, p.received = now, 0
 	return nil
 }
 
 // BrokenConnection reports whether err, from an HTTP request, means that no response arrived: network errors, time-outs, unresolved
-// names, servers that closed the connection.
+// names, servers that closed the connection, and answers that stalled.
 func BrokenConnection(err error) bool {
 	var network net.Error
-	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errStalled)
 }
 
 // passing reports whether err may be temporary. Errors that are not responses of the store are treated as broken connections, which

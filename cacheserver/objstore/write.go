@@ -59,7 +59,7 @@ func (s *Store) write(ctx context.Context, uri string, data []byte) error {
 		return fmt.Errorf("%s is only read: %w", loc.scheme, errors.ErrUnsupported)
 	}
 	return s.retry(ctx, uri, func(ctx context.Context) error {
-		return s.request(ctx, func(ctx context.Context, alive func(n int)) error {
+		return s.Attempt(ctx, func(ctx context.Context, alive func(n int)) error {
 			return to.put(ctx, loc.key, &body{Reader: bytes.NewReader(data), alive: alive})
 		})
 	})

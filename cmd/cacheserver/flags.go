@@ -55,7 +55,7 @@ func (f *sourceFlags) register(flags *pflag.FlagSet, env command.Env) {
 		"Iceberg catalog or FileIO property, such as s3.endpoint=http://minio:9000 or token=...; may be repeated.\n"+
 			"Credentials are better left to the cloud SDK's own chain (AWS_*, GOOGLE_APPLICATION_CREDENTIALS, AZURE_*, workload identity),\n"+
 			"the REST catalog's to env CATALOG_TOKEN or CATALOG_CREDENTIAL (client-id:secret)")
-	flags.DurationVar(&f.stall, "stall-timeout", 0, "try a read from the object store again after it has brought no byte, or less than 16 KiB/s, for this long (default 30s)")
+	flags.DurationVar(&f.stall, "stall-timeout", 0, "try a read from the object store, or a request to the catalog, again after it has brought no byte, or less than 16 KiB/s, for this long (default 30s)")
 	flags.DurationVar(&f.retry, "retry-time", 0, "report a read from the object store as failed after trying for this long (default 3m)")
 	flags.StringVar(&f.through.URL, "object-cache", env("OBJECT_CACHE"), "read through the object cache at this URL, such as http://host:port (env OBJECT_CACHE)")
 	flags.StringVar(&f.through.CAFile, "object-cache-ca", env("OBJECT_CACHE_CA_FILE"),

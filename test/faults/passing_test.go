@@ -5,13 +5,17 @@ package faults
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -26,6 +30,7 @@ import (
 type catalog struct {
 	server *httptest.Server
 	status atomic.Int32 // of the response; with 200 it has the table
+	drips  atomic.Bool  // drips instead, without end
 }
 
 func startCatalog(t *testing.T, l *lake) *catalog {
@@ -37,6 +42,8 @@ func startCatalog(t *testing.T, l *lake) *catalog {
 		w.Header().Set("Content-Type", "application/json")
 		status := int(c.status.Load())
 		switch {
+		case c.drips.Load():
+			drip(w, r, 0)
 		case status == http.StatusServiceUnavailable || status != http.StatusOK && !strings.HasSuffix(r.URL.Path, "/config"):
 			w.WriteHeader(status)
 			fmt.Fprintf(w, `{"error":{"message":"told to","type":"Told","code":%d}}`, status)
@@ -48,6 +55,26 @@ func startCatalog(t *testing.T, l *lake) *catalog {
 	}))
 	t.Cleanup(c.server.Close)
 	return c
+}
+
+// drip answers with a byte every 60 ms, of length bytes or, if that is 0, of no stated number.
+func drip(w http.ResponseWriter, r *http.Request, length int) {
+	if length > 0 {
+		w.Header().Set("Content-Length", strconv.Itoa(length))
+	}
+	each := time.NewTicker(60 * time.Millisecond)
+	defer each.Stop()
+	for {
+		if _, err := io.WriteString(w, " "); err != nil {
+			return
+		}
+		_ = http.NewResponseController(w).Flush() // a write fails once the client has left
+		select {
+		case <-each.C:
+		case <-r.Context().Done():
+			return
+		}
+	}
 }
 
 // args returns the flags that name the catalog's table.
@@ -140,6 +167,26 @@ func TestFirstPlanWaitsForTheCatalog(t *testing.T) {
 	failedWith(c, "table", "check namespace, table and warehouse")
 }
 
+// TestCatalogThatDrips starts a cache whose catalog sends a byte now and then: --stall-timeout ends the answer, and --load-timeout the first
+// load.
+func TestCatalogThatDrips(t *testing.T) {
+	t.Parallel()
+	l := onS3(t, 2, 50, 25)
+	cat := startCatalog(t, l)
+	cat.drips.Store(true)
+	c := newCluster(t, l, 1)
+	c.headArgs = slices.Concat(c.headArgs, cat.args(), []string{"--stall-timeout", "400ms", "--load-timeout", "4s"})
+	c.startAll()
+	c.await(protocol.StatePlanning, "trying again in", soon)
+	failedWith(c, "no progress for 4s", cat.server.URL, "the catalog does not answer", "KB/s for ")
+
+	cat.drips.Store(false)
+	c = newCluster(t, l, 1)
+	c.headArgs = slices.Concat(c.headArgs, cat.args())
+	c.startAll()
+	c.await(protocol.StateReady, "", soon)
+}
+
 // TestHeadAndNodeLostWhileTheTableMoves kills the head and one of two nodes together, after a commit to the table. The other node's
 // snapshot must stay pinned, even if the new node joins first, and even if the head is killed again meanwhile.
 func TestHeadAndNodeLostWhileTheTableMoves(t *testing.T) {
@@ -229,7 +276,7 @@ func TestStoreThatTrickles(t *testing.T) {
 	c.awaitPlan()
 	slow := l.s3.Inject(s3test.Match{Key: l.files[2], Count: 2}, s3test.Trickle(5000))
 	c.startNode(0)
-	s := c.await(protocol.StateLoading, "the store is slow: ", soon)
+	s := c.await(protocol.StateLoading, "the answer is slow: ", soon)
 	for _, part := range []string{"loading 75% (3/4 splits); data node 0: ", l.name(2), "KB/s for 1", "trying again (attempt "} {
 		if !strings.Contains(s.Reason, part) {
 			t.Errorf("the reason %q lacks %q", s.Reason, part)

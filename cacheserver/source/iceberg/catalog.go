@@ -28,18 +28,14 @@ import (
 	"github.com/kubeflow/datacache/internal/redact"
 )
 
-const (
-	// headerTimeout is how long a catalog may take to send the header of a response.
-	headerTimeout = time.Minute
-	// catalogTimeout is how long all requests to the catalog together may take.
-	catalogTimeout = 3 * time.Minute
-)
+// catalogTimeout is how long all requests to the catalog together may take.
+const catalogTimeout = 3 * time.Minute
 
 // fromCatalog gets from a REST catalog the location of a table's metadata file, and the configuration of its object store.
 func fromCatalog(ctx context.Context, store *objstore.Store, src Location) (metadataFile, error) {
 	ctx, cancel := context.WithTimeout(ctx, catalogTimeout)
 	defer cancel()
-	heard := newAnswerRecorder(src.Properties)
+	heard := newAnswerRecorder(store, src)
 	at, err := askCatalog(ctx, store, src, heard)
 	if away := heard.isAway(); err != nil && away != "" {
 		return metadataFile{}, awayError{fmt.Errorf("%s: %w", away, err)}
@@ -76,7 +72,7 @@ type Catalog struct {
 
 // Connect connects to the catalog of a location.
 func Connect(ctx context.Context, store *objstore.Store, src Location) (*Catalog, error) {
-	return connect(ctx, store, src, newAnswerRecorder(src.Properties))
+	return connect(ctx, store, src, newAnswerRecorder(store, src))
 }
 
 func connect(ctx context.Context, store *objstore.Store, src Location, heard *answerRecorder) (*Catalog, error) {
@@ -157,8 +153,10 @@ func withProperties(store *objstore.Store, properties map[string]string) (*objst
 }
 
 // answerRecorder is an http.RoundTripper that records configuration and credentials for the object store in a catalog's responses,
-// which iceberg-go's client does not expose (Iceberg REST specification, CatalogConfig, LoadTableResult).
+// which iceberg-go's client does not expose (Iceberg REST specification, CatalogConfig, LoadTableResult). Its requests are attempts of
+// the store.
 type answerRecorder struct {
+	store     *objstore.Store
 	transport *http.Transport
 	client    map[string]string
 
@@ -175,12 +173,11 @@ type credential struct {
 	Config map[string]string `json:"config"`
 }
 
-func newAnswerRecorder(client map[string]string) *answerRecorder {
-	return &answerRecorder{client: client, transport: &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
-		ResponseHeaderTimeout: headerTimeout,
-		ForceAttemptHTTP2:     true,
+func newAnswerRecorder(store *objstore.Store, src Location) *answerRecorder {
+	return &answerRecorder{store: store, client: src.Properties, transport: &http.Transport{
+		Proxy:             http.ProxyFromEnvironment,
+		DialContext:       (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+		ForceAttemptHTTP2: true,
 	}}
 }
 
@@ -210,23 +207,43 @@ func (l *answerRecorder) isAway() string {
 	return l.away
 }
 
-func (l *answerRecorder) exchange(r *http.Request) (*http.Response, error) {
-	answer, err := l.transport.RoundTrip(r)
+func (l *answerRecorder) exchange(r *http.Request) (answer *http.Response, err error) {
+	var body []byte
+	err = l.store.Attempt(r.Context(), func(ctx context.Context, alive func(n int)) error {
+		if answer, err = l.transport.RoundTrip(r.WithContext(ctx)); err != nil {
+			return err
+		}
+		defer answer.Body.Close() // it was read to its end or is abandoned
+		if body, err = expand(watched{answer.Body, alive}, maxMetadata); err == nil {
+			err = checkNesting(body)
+		}
+		if err != nil {
+			return fmt.Errorf("the catalog's answer: %w", err)
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
-	}
-	body, err := expand(answer.Body, maxMetadata)
-	if err == nil {
-		err = checkNesting(body)
-	}
-	if err := errors.Join(err, answer.Body.Close()); err != nil {
-		return nil, fmt.Errorf("the catalog's answer: %w", err)
 	}
 	answer.Body = io.NopCloser(bytes.NewReader(body))
 	if answer.StatusCode == http.StatusOK && r.Method == http.MethodGet {
 		l.record(body)
 	}
 	return answer, nil
+}
+
+// watched calls alive with the number of bytes of each read.
+type watched struct {
+	io.Reader
+	alive func(n int)
+}
+
+func (w watched) Read(p []byte) (int, error) {
+	n, err := w.Reader.Read(p)
+	if n > 0 {
+		w.alive(n)
+	}
+	return n, err
 }
 
 // record stores the relevant parts of a response. Errors are ignored, since iceberg-go's client parses the same body and reports

@@ -5,12 +5,16 @@ package iceberg
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
@@ -129,6 +133,36 @@ func TestCatalogErrors(t *testing.T) {
 	}
 }
 
+// TestCatalogThatStalls has catalogs send nothing, or a byte now and then.
+func TestCatalogThatStalls(t *testing.T) {
+	const stall = 200 * time.Millisecond
+	for name, tt := range map[string]struct {
+		pause time.Duration
+		want  string
+	}{"sends nothing": {time.Hour, "no byte for 200ms"}, "drips": {stall / 10, "the answer is slow: "}} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				for {
+					select {
+					case <-time.After(tt.pause):
+					case <-r.Context().Done():
+						return
+					}
+					fmt.Fprint(w, " ")
+					_ = http.NewResponseController(w).Flush() // the context ends once the client has left
+				}
+			}))
+			t.Cleanup(server.Close)
+			s := &Source{Store: objstore.New(objstore.Config{StallTimeout: stall}), Location: catalogSource(server.URL)}
+			_, err := s.Plan(t.Context(), nil, nil)
+			wantError(t, err, "the catalog does not answer", server.URL, tt.want)
+			if got := s.Retry(err); got != source.Soon {
+				t.Errorf("%v is tried again %v, want %v", err, got, source.Soon)
+			}
+		})
+	}
+}
+
 func TestOtherPropertiesKeepTheStore(t *testing.T) {
 	store := newStore()
 	if same, err := withProperties(store, map[string]string{"token": "x", "write.format": "parquet"}); err != nil || same != store {
@@ -137,7 +171,7 @@ func TestOtherPropertiesKeepTheStore(t *testing.T) {
 }
 
 func TestWhatACatalogHandsOut(t *testing.T) {
-	l := newAnswerRecorder(map[string]string{"a": "client", "b": "client", "c": "client", "d": "client"})
+	l := newAnswerRecorder(newStore(), Location{Properties: map[string]string{"a": "client", "b": "client", "c": "client", "d": "client"}})
 	l.record([]byte(`{"defaults": {"a": "default", "z": "default"}, "overrides": {"b": "override", "c": "override"}}`))
 	l.record([]byte(`not JSON`))
 	l.record([]byte(`{"config": {"c": "table", "k": "table"}, "storage-credentials": [
