@@ -25,6 +25,7 @@ import (
 	"github.com/apache/iceberg-go/catalog/rest"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/internal/origin"
 	"github.com/kubeflow/datacache/internal/redact"
 )
 
@@ -154,10 +155,11 @@ func withProperties(store *objstore.Store, properties map[string]string) (*objst
 
 // answerRecorder is an http.RoundTripper that records configuration and credentials for the object store in a catalog's responses,
 // which iceberg-go's client does not expose (Iceberg REST specification, CatalogConfig, LoadTableResult). Its requests are attempts of
-// the store.
+// the store, and go only to servers that the user named: neither a redirect nor the catalog's configuration adds another one.
 type answerRecorder struct {
 	store     *objstore.Store
 	transport *http.Transport
+	servers   []*url.URL // the catalog, and its token server if the user named one
 	client    map[string]string
 
 	mu          sync.Mutex
@@ -174,11 +176,17 @@ type credential struct {
 }
 
 func newAnswerRecorder(store *objstore.Store, src Location) *answerRecorder {
-	return &answerRecorder{store: store, client: src.Properties, transport: &http.Transport{
+	l := &answerRecorder{store: store, client: src.Properties, transport: &http.Transport{
 		Proxy:             http.ProxyFromEnvironment,
 		DialContext:       (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
 		ForceAttemptHTTP2: true,
 	}}
+	for _, named := range []string{src.CatalogURI, src.Properties["uri"], src.Properties["oauth2-server-uri"], src.Properties["rest.authorization-url"]} {
+		if u, err := url.Parse(named); err == nil && u.Host != "" { // iceberg-go reports the others
+			l.servers = append(l.servers, u)
+		}
+	}
+	return l
 }
 
 // RoundTrip sends a request and records a successful response.
@@ -210,7 +218,7 @@ func (l *answerRecorder) isAway() string {
 func (l *answerRecorder) exchange(r *http.Request) (answer *http.Response, err error) {
 	var body []byte
 	err = l.store.Attempt(r.Context(), func(ctx context.Context, alive func(n int)) error {
-		if answer, err = l.transport.RoundTrip(r.WithContext(ctx)); err != nil {
+		if answer, err = (origin.Transport{Base: l.transport, Only: l.servers}).RoundTrip(r.WithContext(ctx)); err != nil {
 			return err
 		}
 		defer answer.Body.Close() // it was read to its end or is abandoned

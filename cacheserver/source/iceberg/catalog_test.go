@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -129,6 +130,53 @@ func TestCatalogErrors(t *testing.T) {
 			tt.change(&src)
 			_, err := Open(t.Context(), newStore(), src, Selection{})
 			wantError(t, err, tt.want...)
+		})
+	}
+}
+
+// TestCatalogCredentialsStay has catalogs lead their clients elsewhere: by redirects of each status, and by their configuration. No other server is asked.
+func TestCatalogCredentialsStay(t *testing.T) {
+	token, credential := map[string]string{"token": "secret-token"}, map[string]string{"credential": "id:secret"}
+	configured := func(name string) func(http.ResponseWriter, *http.Request, string) {
+		return func(w http.ResponseWriter, r *http.Request, other string) {
+			w.Header().Set("Content-Type", "application/json")
+			if strings.HasSuffix(r.URL.Path, "/tokens") {
+				fmt.Fprint(w, `{"access_token":"secret-token","token_type":"bearer"}`)
+				return
+			}
+			fmt.Fprintf(w, `{"overrides":{%q:%q}}`, name, other)
+		}
+	}
+	type leading struct {
+		properties map[string]string
+		answer     func(w http.ResponseWriter, r *http.Request, other string)
+	}
+	tests := map[string]leading{
+		"its configuration names another catalog":      {token, configured("uri")},
+		"its configuration names another token server": {credential, configured("oauth2-server-uri")},
+		"the same by the old name":                     {credential, configured("rest.authorization-url")},
+	}
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		redirect := func(w http.ResponseWriter, r *http.Request, other string) {
+			http.Redirect(w, r, other+r.URL.Path, status)
+		}
+		tests[fmt.Sprintf("%d with a token", status)] = leading{token, redirect}
+		tests[fmt.Sprintf("%d with a credential", status)] = leading{credential, redirect}
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				t.Errorf("%s %s was sent to another server, with Authorization %q", r.Method, r.URL, r.Header.Get("Authorization"))
+			}))
+			t.Cleanup(other.Close)
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { tt.answer(w, r, other.URL) }))
+			t.Cleanup(server.Close)
+			s := &Source{Store: newStore(), Location: Location{CatalogURI: server.URL, Namespace: "db", Table: "t", Properties: tt.properties}}
+			_, err := s.Plan(t.Context(), nil, nil)
+			wantError(t, err, server.URL+" leads to "+other.URL+", which gets no credentials")
+			if got := s.Retry(err); got != source.OnceMended {
+				t.Errorf("%v is tried again %v, want %v", err, got, source.OnceMended)
+			}
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/internal/origin"
 )
 
 // errCatalogAway is wrapped by the error of a catalog that did not respond, or responded that it is unavailable.
@@ -22,7 +23,7 @@ func (s *Source) Retry(err error) source.Retry {
 	if errors.Is(err, objstore.ErrUnavailable) || errors.Is(err, errCatalogAway) {
 		return source.Soon
 	}
-	for _, target := range []error{fs.ErrPermission, fs.ErrNotExist, icecatalog.ErrNoSuchTable, rest.ErrUnauthorized, rest.ErrForbidden, rest.ErrAuthorizationExpired, rest.ErrOAuthError} {
+	for _, target := range []error{fs.ErrPermission, fs.ErrNotExist, icecatalog.ErrNoSuchTable, rest.ErrUnauthorized, rest.ErrForbidden, rest.ErrAuthorizationExpired, rest.ErrOAuthError, origin.ErrElsewhere} {
 		if errors.Is(err, target) {
 			return source.OnceMended
 		}
