@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // IDSize is the length of an object's ID in lists of changes.
@@ -50,7 +52,7 @@ type changeLog struct {
 func openChangeLog(f *folder, isNew bool) (l *changeLog, err error) {
 	l = &changeLog{limit: logRecords, folder: f}
 	path := filepath.Join(f.dir, logName)
-	l.file, err = os.OpenFile(path, os.O_RDWR|os.O_APPEND, 0)
+	l.file, err = os.OpenFile(path, os.O_RDWR|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		first := identity{}
 		if isNew {
@@ -62,8 +64,11 @@ func openChangeLog(f *folder, isNew bool) (l *changeLog, err error) {
 		return l, err
 	}
 	info, err := l.file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: %w", path, errForeign)
+	}
 	if err != nil {
-		return l, err
+		return l, errors.Join(err, l.file.Close())
 	}
 	l.records = int(info.Size() / recordSize)
 	if info.Size()%recordSize != 0 { // the last record is incomplete
@@ -140,12 +145,15 @@ func (s *Store) Changed(since time.Time) (*Changes, error) {
 	complete := false
 	// The newer file first: records that move to the older one meanwhile are read twice instead of being missed.
 	for _, name := range []string{logName, oldLogName} {
-		file, err := os.Open(filepath.Join(s.dir, name))
+		file, err := openFile(filepath.Join(s.dir, name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return nil, errors.Join(err, c.Close())
+		}
+		if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+			return nil, errors.Join(ErrForgotten, err, file.Close(), c.Close())
 		}
 		c.files = append(c.files, file)
 		var first [recordSize]byte
@@ -262,8 +270,8 @@ const aliveName = "alive"
 
 // LastAlive is the time of the last Touch of this folder's store; ok is false if it is not known.
 func (s *Store) LastAlive() (time.Time, bool) {
-	info, err := os.Stat(filepath.Join(s.dir, aliveName))
-	if err != nil {
+	info, err := os.Lstat(filepath.Join(s.dir, aliveName))
+	if err != nil || !info.Mode().IsRegular() {
 		return time.Time{}, false
 	}
 	return info.ModTime(), true
