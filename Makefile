@@ -686,6 +686,8 @@ soak: schedules build training-venv ## Run schedules, then real servers that are
 	@SELECTION_FILTERS=2000 $(PYTHON) -m pytest test/conformance/test_selections.py -k random --server $(SERVER)
 	@echo "==> soak: 10,000 epochs in order version 2; a failure names the LANES_SEED that repeats it (about 3 min)"
 	@LANES_CASES=10000 go test ./cacheserver/epoch -run '^TestLanesAreExact$$' -count=1 -timeout=0
+	@echo "==> soak: files of servers damaged, exchanged and replaced, 200 times in each way; a failure names its seed (about 10 min)"
+	@DATACACHE_DAMAGE=200 go test ./cacheserver/node/stage ./objectcache/store ./test/faults -run '^TestDamaged(FilesOfPuts|Folder|SpillFiles)$$' -count=1 -timeout=0
 	@echo "==> soak: attacks by clients, four times as large as in make test, and loads with little memory, on 2, 16 and 64 processors"
 	@DATACACHE_ATTACK=4 DATACACHE_PROCESSORS=2,16,64 go test ./test/faults -run '^(TestCrowds|TestHostileExchange|TestHalfSentRequests|TestUnreadTakes|TestIdleStreams|TestLoad.*)$$' -count=1 -timeout=30m -v
 

@@ -77,7 +77,7 @@ func (f *File) readRange(i int, memory []byte, r rows.Range) error {
 	c := &f.head.Chunks[i]
 	part := memory[r.From:r.To]
 	if _, err := f.file.ReadAt(part, c.offset+r.From); err != nil {
-		return err
+		return fmt.Errorf("spill file %s: chunk %d: %w", f.name, i, err)
 	}
 	first := r.From / c.Piece * sumBytes
 	if have := sums(part, c.Piece); !bytes.Equal(have, c.Sums[first:first+int64(len(have))]) {

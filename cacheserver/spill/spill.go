@@ -6,6 +6,8 @@
 // A file DIR/PLAN/NODE/SPLIT.rows has the chunks of one split. It begins with a prefix (magic, length and XXH3-128 of the head). Then follow, each at a
 // multiple of 4 KiB, the chunks' memory and the head as gob, so that chunks can be written while later ones are not known. It is written under a
 // temporary name and renamed; there is no fsync, since the checksums of the chunks' pieces find what a power cut tears. A node reads files of 0600 that it wrote itself.
+// The head has the checksums of all pieces, in their order, and the place of the file: so a chunk is accepted at its place in its file alone, and a file
+// in the folder of its node and plan, as the split that it was written for.
 package spill
 
 import (
@@ -22,10 +24,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"unsafe"
 
 	"github.com/zeebo/xxh3"
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/rows"
@@ -41,6 +43,7 @@ const (
 
 // Head describes a file.
 type Head struct {
+	Place  string // PLAN/NODE/SPLIT.rows; "" in files of older releases, which can't be told from files of another place
 	Schema []byte // of the rows, as an Arrow IPC message
 	Hash   [16]byte
 	Rows   int64
@@ -62,6 +65,8 @@ type Dir struct {
 	node  int
 	limit int64
 	used  *atomic.Int64
+	// unplaced says that files of older releases, which don't have their place, are opened too.
+	unplaced bool
 }
 
 // New returns the folder of a node below a path, which may be missing. The files take at most limit bytes; 0 means as many as the disk has.
@@ -69,9 +74,10 @@ func New(path string, node int, limit int64) *Dir {
 	return &Dir{path: path, node: node, limit: limit, used: &atomic.Int64{}}
 }
 
-// Below returns a folder within this one, for files of another kind. Limit and Used are of both together.
+// Below returns a folder within this one, for files whose schema says too what they are of: there files of older releases, which don't have their
+// place, are opened. Limit and Used are of both folders together.
 func (d *Dir) Below(name string) *Dir {
-	return &Dir{path: filepath.Join(d.path, name), node: d.node, limit: d.limit, used: d.used}
+	return &Dir{path: filepath.Join(d.path, name), node: d.node, limit: d.limit, used: d.used, unplaced: true}
 }
 
 // Path is the folder that New was given.
@@ -102,8 +108,21 @@ func (e *FullError) Error() string {
 		e.Path, words.ExactBytes(e.Need), words.ExactBytes(e.Used), words.ExactBytes(e.Free))
 }
 
-func (d *Dir) name(plan string, split int) string {
-	return filepath.Join(d.path, plan, strconv.Itoa(d.node), strconv.Itoa(split)+".rows")
+// place is the name of a file within the folder.
+func (d *Dir) place(plan, file string) string { return filepath.Join(plan, strconv.Itoa(d.node), file) }
+
+// suffix ends the names of files of rows; before it is the number of the split.
+const suffix = ".rows"
+
+// temporary follows the names of files that are not complete.
+const temporary = ".tmp"
+
+func nameOf(split int) string { return strconv.Itoa(split) + suffix }
+
+// numberOf is the inverse of nameOf; ok is false for other names.
+func numberOf(name string) (split int, ok bool) {
+	n, err := strconv.ParseUint(strings.TrimSuffix(name, suffix), 10, 31)
+	return int(n), err == nil && name == nameOf(int(n))
 }
 
 // Keep removes all files of this node except those of a plan.
@@ -122,7 +141,8 @@ func (d *Dir) Keep(plan string) error {
 	return err
 }
 
-// List returns the splits of which there are files of this node, by plan, in rising order.
+// List returns the splits of which there are files of this node, by plan, in rising order. If some plans can't be read, it returns the others
+// and an error.
 func (d *Dir) List() (map[string][]int, error) {
 	found := map[string][]int{}
 	plans, err := os.ReadDir(d.path)
@@ -130,14 +150,17 @@ func (d *Dir) List() (map[string][]int, error) {
 		return found, nil
 	}
 	for _, p := range plans {
-		files, e := os.ReadDir(filepath.Join(d.path, p.Name(), strconv.Itoa(d.node)))
+		if !p.IsDir() {
+			continue
+		}
+		files, e := os.ReadDir(filepath.Join(d.path, d.place(p.Name(), "")))
 		if errors.Is(e, fs.ErrNotExist) {
 			continue
 		}
 		err = errors.Join(err, e)
 		splits := []int{}
 		for _, f := range files {
-			if n, e := strconv.Atoi(strings.TrimSuffix(f.Name(), ".rows")); e == nil {
+			if n, ok := numberOf(f.Name()); ok {
 				splits = append(splits, n)
 			}
 		}
@@ -145,40 +168,6 @@ func (d *Dir) List() (map[string][]int, error) {
 		found[p.Name()] = splits
 	}
 	return found, err
-}
-
-func (d *Dir) note(plan string) string {
-	return filepath.Join(d.path, plan, strconv.Itoa(d.node), "note")
-}
-
-// Note keeps a text beside the files of a plan, in place of an older one. An empty one removes all that is left of the plan's files.
-func (d *Dir) Note(plan string, text []byte) error {
-	name := d.note(plan)
-	if len(text) == 0 {
-		err := os.RemoveAll(filepath.Dir(name))
-		_ = os.Remove(filepath.Dir(filepath.Dir(name))) // fails while other nodes have files there
-		return err
-	}
-	err := os.MkdirAll(filepath.Dir(name), 0o700)
-	if err == nil {
-		err = os.WriteFile(name+".tmp", text, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(name+".tmp", name)
-	}
-	if err != nil {
-		return fmt.Errorf("spill: %w", err)
-	}
-	return nil
-}
-
-// Noted returns the text of a plan, nil if there is none.
-func (d *Dir) Noted(plan string) ([]byte, error) {
-	text, err := os.ReadFile(d.note(plan))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	return text, err
 }
 
 // File is the file of a split. It is safe for concurrent use; its user closes it.
@@ -232,29 +221,66 @@ func pages(n int) []byte {
 	return b[skip : skip+whole]
 }
 
-// open opens a file without the page cache, where the file system can.
-func open(name string, flags int) (*os.File, error) {
-	file, err := os.OpenFile(name, flags|direct, 0o600)
-	if errors.Is(err, syscall.EINVAL) {
-		return os.OpenFile(name, flags, 0o600)
+// open opens a regular file, if uncached is direct without the page cache where the file system can. It does not follow a symbolic link or wait
+// for the other end of a named pipe.
+func open(name string, flags, uncached int) (*os.File, error) {
+	flags |= unix.O_NOFOLLOW | unix.O_NONBLOCK
+	file, err := os.OpenFile(name, flags|uncached, 0o600)
+	if errors.Is(err, unix.EINVAL) {
+		file, err = os.OpenFile(name, flags, 0o600)
 	}
-	return file, err
+	if err != nil {
+		return nil, err
+	}
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(fmt.Errorf("%s is not a regular file: remove it", name), err, file.Close())
+	}
+	return file, nil
+}
+
+// create creates a file, in place of one that a process has left under the name.
+func create(name string, uncached int) (*os.File, error) {
+	err := os.MkdirAll(filepath.Dir(name), 0o700)
+	if err == nil {
+		if err = os.Remove(name); errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return open(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, uncached)
 }
 
 // Open opens the file of a split that an earlier process wrote. It reads the head only.
 func (d *Dir) Open(plan string, split int) (*File, error) {
-	f := &File{dir: d, name: d.name(plan, split)}
-	file, err := open(f.name, os.O_RDWR)
+	place := d.place(plan, nameOf(split))
+	f := &File{dir: d, name: filepath.Join(d.path, place)}
+	file, err := open(f.name, os.O_RDWR, direct)
 	if err != nil {
 		return nil, err
 	}
-	if err := f.readHead(file); err != nil {
+	if err = f.readHead(file); err == nil {
+		err = d.checkPlace(f.head.Place, place)
+	}
+	if err != nil {
 		_ = file.Close()
 		return nil, fmt.Errorf("spill file %s: %w", f.name, err)
 	}
 	f.file = file
 	d.used.Add(f.size)
 	return f, nil
+}
+
+// checkPlace returns an error unless the place that a head has is that of its file.
+func (d *Dir) checkPlace(has, want string) error {
+	switch {
+	case has == want || has == "" && d.unplaced:
+		return nil
+	case has == "":
+		return errors.New("written by an older release, which did not store its place")
+	}
+	return fmt.Errorf("written as %s", has)
 }
 
 func (f *File) readHead(file *os.File) error {
@@ -269,6 +295,9 @@ func (f *File) readHead(file *os.File) error {
 	length := binary.LittleEndian.Uint64(first[8:])
 	if string(first[:8]) != magic || length > mostHead {
 		return errors.New("not a file of this version")
+	}
+	if length > uint64(info.Size()) {
+		return fmt.Errorf("its head has %d bytes, the file %d", length, info.Size())
 	}
 	head := pages(int(length))
 	if _, err := file.ReadAt(head, info.Size()-int64(len(head))); err != nil {

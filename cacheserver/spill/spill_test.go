@@ -118,7 +118,7 @@ func TestBrokenHeads(t *testing.T) {
 		{"a flipped bit in the head", "another checksum", func(b []byte) []byte { b[len(b)-offheap.PageSize+5] ^= 4; return b }},
 		{"a flipped bit in its checksum", "another checksum", func(b []byte) []byte { b[20] ^= 1; return b }},
 		{"an absurd length", "not a file of this version", func(b []byte) []byte { b[14] = 1; return b }},
-		{"a length past the end", "negative offset", func(b []byte) []byte { b[11] = 1; return b }},
+		{"a length past the end", "its head has 16", func(b []byte) []byte { b[11] = 1; return b }},
 		{"a torn end", "another checksum", func(b []byte) []byte { return b[:len(b)-offheap.PageSize] }},
 		{"a torn head", "EOF", func(b []byte) []byte { return b[:100] }},
 		{"nothing", "EOF", func([]byte) []byte { return nil }},

@@ -27,12 +27,10 @@ type Writer struct {
 
 // Create begins the file of a split, in place of an older one. about is the size that it may get.
 func (d *Dir) Create(plan string, split int, about int64) (*Writer, error) {
-	w := &Writer{file: &File{dir: d, name: d.name(plan, split)}, about: about}
-	err := os.MkdirAll(filepath.Dir(w.file.name), 0o700)
-	if err == nil {
-		w.file.file, err = open(w.temporary(), os.O_RDWR|os.O_CREATE|os.O_TRUNC)
-	}
-	if err == nil {
+	place := d.place(plan, nameOf(split))
+	w := &Writer{file: &File{dir: d, name: filepath.Join(d.path, place), head: Head{Place: place}}, about: about}
+	var err error
+	if w.file.file, err = create(w.temporary(), direct); err == nil {
 		err = w.append(pages(prefix)) // Finish fills it
 	}
 	if err != nil {
@@ -87,7 +85,7 @@ func (w *Writer) Discard() {
 	}
 }
 
-func (w *Writer) temporary() string { return w.file.name + ".tmp" }
+func (w *Writer) temporary() string { return w.file.name + temporary }
 
 // append writes whole pages at the end.
 func (w *Writer) append(memory []byte) error {

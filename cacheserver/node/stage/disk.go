@@ -72,8 +72,7 @@ func (s *Stage) Restore() {
 	}
 	plans, err := s.cfg.Disk.List()
 	if err != nil {
-		s.cfg.Log.Warn("datasets on disk can't be read: put them again", "reason", err)
-		return
+		s.cfg.Log.Warn("some datasets on disk can't be read: put them again", "reason", err)
 	}
 	for id, numbers := range plans {
 		for _, number := range numbers {
@@ -128,7 +127,10 @@ func (s *Stage) restorePublished(id string) error {
 	}
 	var r publishedRecord
 	if err := json.Unmarshal(text, &r); err != nil {
-		return err
+		return fmt.Errorf("%s: %w", s.cfg.Disk.NotePath(id), err)
+	}
+	if r.Put.ID != id || r.Put.Parts < 1 || r.Put.Nodes < 1 {
+		return fmt.Errorf("%s is of put %.64q with %d parts on %d data nodes", s.cfg.Disk.NotePath(id), r.Put.ID, r.Put.Parts, r.Put.Nodes)
 	}
 	s.Open(r.Put)
 	s.mu.Lock()
