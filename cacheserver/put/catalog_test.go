@@ -4,8 +4,10 @@
 package put
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -181,31 +183,48 @@ func TestRecipe(t *testing.T) {
 	}
 }
 
-// TestPages reads the parts of a put in pages of every size.
+// TestPages asks for parts as the golden file says.
 func TestPages(t *testing.T) {
-	c := joined(t, 2)
-	begin(t, c, spec("put-1", "a", protocol.PutCreate, 10, 2))
-	stageAll(t, c, "put-1", part(0, 1), part(1, 1), part(4, 1), part(6, 1), part(7, 1), part(9, 1))
-	c.Leave(1) // which has the parts from 5 on
-	whole, _, err := c.Status("put-1", 0, 0)
-	if err != nil || fmt.Sprint(whole.Lost) != "[6 7 9]" || len(whole.Parts) != 3 || whole.Next != 0 {
-		t.Fatalf("%+v, error %v", whole, err)
+	text, err := os.ReadFile("../../test/golden/wire_puts.json")
+	if err != nil {
+		t.Fatal(err)
 	}
-	for most := 1; most <= 7; most++ {
-		var all protocol.PutState
-		pages := 0
-		for from := 0; ; from = all.Next {
-			page, _, err := c.Status("put-1", from, most)
-			if err != nil || len(page.Parts)+len(page.Lost) > most {
-				t.Fatalf("from %d, at most %d: %+v, error %v", from, most, page, err)
-			}
-			all.Parts, all.Lost, all.Next = append(all.Parts, page.Parts...), append(all.Lost, page.Lost...), page.Next
-			if pages++; page.Next == 0 {
-				break
+	var file struct {
+		Cases []struct {
+			Parts        int
+			Staged, Lost []int
+			Request      struct{ From, Most int }
+			Want         struct {
+				Parts, Lost []int
+				Next        int
 			}
 		}
-		if !slices.Equal(all.Parts, whole.Parts) || !slices.Equal(all.Lost, whole.Lost) || pages != (6+most-1)/most {
-			t.Errorf("in %d pages of at most %d: %+v, want %+v", pages, most, all, whole)
+	}
+	if err := json.Unmarshal(text, &file); err != nil || len(file.Cases) < 50 {
+		t.Fatalf("%d cases, error %v", len(file.Cases), err)
+	}
+	for _, tt := range file.Cases {
+		c := joined(t, 1)
+		begin(t, c, spec("put-1", "a", protocol.PutCreate, tt.Parts, 1))
+		for _, n := range tt.Staged {
+			stageAll(t, c, "put-1", part(n, 1))
+		}
+		c.Leave(0)
+		for _, n := range tt.Staged {
+			if !slices.Contains(tt.Lost, n) {
+				stageAll(t, c, "put-1", part(n, 1))
+			}
+		}
+		s, _, err := c.Status("put-1", tt.Request.From, tt.Request.Most)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var numbers []int
+		for _, p := range s.Parts {
+			numbers = append(numbers, p.Part)
+		}
+		if !slices.Equal(numbers, tt.Want.Parts) || !slices.Equal(s.Lost, tt.Want.Lost) || s.Next != tt.Want.Next {
+			t.Errorf("%+v: parts %v, lost %v, next %d; want %+v", tt.Request, numbers, s.Lost, s.Next, tt.Want)
 		}
 	}
 }

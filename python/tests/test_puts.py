@@ -129,6 +129,7 @@ def test_many_parts(cache: DataCache) -> None:
     with named(cache, "a") as one:
         assert published.rows == len(one) == 1999
         assert one.head(2).to_pydict()["id"] == [1, 2]
+    assert [part["part"] for part in started.status()["parts"]] == list(range(1, 2000)), "in two pages"
 
 
 def test_nothing_is_left_of_a_put_that_fails(cache: DataCache) -> None:

@@ -4,7 +4,7 @@
 
 'python golden.py write' writes them. The Python tests compare the server with them, the Go tests their parser and
 planner. wire_descriptors is written from the contract by hand; wire_answers is computed by the oracle; wire_metadata
-shows the JSON in answers, endpoints and batches.
+shows the JSON in answers, endpoints and batches; wire_puts has the pages of put.status.
 """
 
 from __future__ import annotations
@@ -459,10 +459,31 @@ def selection(case: Case) -> Case:
     return {**case, "want": {"filtered_rows": len(rows), "rows": len(filtered), "streams": streams}}
 
 
+def puts() -> list[Case]:
+    """Requests of put.status about a put of ten parts, some of which a data node has lost, and what the answer has."""
+    staged = [0, 1, 4, 6, 7, 9]
+    asked: list[dict[str, int]] = [{}, {"from": 5}, {"from": 10}, {"most": 1}, {"most": 6}, {"most": 4096}]
+    asked += [{"from": first, "most": most} for most in (1, 2, 5) for first in (0, 1, 2, 5, 9, 10)]
+    return [page(staged, lost, request) for lost in ([], [6, 7, 9], staged) for request in asked]
+
+
+def page(staged: list[int], lost: list[int], request: dict[str, int]) -> Case:
+    """A case of put.status: the numbers of the parts in its answer, and where the next page begins, if there is one."""
+    rest = [part for part in staged if part >= request.get("from", 0)]
+    most = request.get("most") or len(rest)
+    here, after = rest[:most], rest[most:]
+    want: dict[str, Any] = {"parts": [p for p in here if p not in lost], "lost": [p for p in here if p in lost]}
+    return {
+        "parts": 10, "staged": staged, "lost": lost, "request": request,
+        "want": {**want, "next": after[0]} if after else want,
+    }  # fmt: skip
+
+
 FILES = {
     "wire_descriptors.json": descriptors,
     "wire_answers.json": answers,
     "wire_metadata.json": metadata,
+    "wire_puts.json": puts,
     "mix_vectors.json": mixtures,
     "window_vectors.json": windows,
     "selection_vectors.json": selections,

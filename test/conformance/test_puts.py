@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import golden
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
@@ -100,6 +101,19 @@ def refused(code: str, says: str, call: Any, *args: Any, **fields: Any) -> None:
         call(*args, **fields)
     assert code_of(error.value) == code, error.value
     assert says in str(error.value)
+
+
+def test_the_status_of_a_put_comes_in_pages(writer: Writer) -> None:
+    cases = [case for case in golden.load("wire_puts.json") if not case["lost"]]
+    begun = writer.begin("a", cases[0]["parts"])
+    for part in cases[0]["staged"]:
+        writer.send(begun, cases[0]["parts"], part, rows(part, part + 1))
+    for case in cases:
+        status = writer.act("put.status", put=begun["put"], **case["request"])
+        got = {"parts": [p["part"] for p in status["parts"]], "lost": status["lost"]}
+        if "next" in status:
+            got["next"] = status["next"]
+        assert got == case["want"], case
 
 
 def test_a_dataset_is_put_and_read(writer: Writer) -> None:
