@@ -24,11 +24,12 @@ func MemoryForRows(free int64) int64 { return free - min(readingBytes, free/4) }
 // shareMemory divides the memory, once the rows are loaded, where they are in spill files too: as many chunks as make sense stay in memory, and the rest
 // is for the sweep. It returns the bytes for chunks that stay.
 func (a *assignment) shareMemory(n *Node) (pinned int64) {
-	b := n.cfg.Budget
-	free := min(b.Free(), (b.Limit()-b.Kept())/int64(max(1, n.cfg.Sharers)))
-	reading := free - MemoryForRows(free)
-	again := a.progress.Again() / int64(max(1, n.cfg.Sharers)) // one split at a time is decoded again, of all nodes of the process
-	free -= max(reading, min(reading/2+again, free/4*3))
+	b, sharers := n.cfg.Budget, int64(max(1, n.cfg.Sharers))
+	again := a.progress.Again() // set aside once for all nodes of the process
+	free := min(b.Free(), (b.Limit()-b.Kept()-again)/sharers)
+	again /= sharers
+	reading := free + again - MemoryForRows(free+again)
+	free -= max(reading-again, reading/2, min(2*a.rows.Chunks().Largest(), free/3*2))
 	stored := a.rows.Stored().Bytes
 	row := a.rows.Bytes() / max(1, a.rows.Len())
 	d := sweep.Divide(free, stored, row, spill.PieceOf(row))
@@ -51,7 +52,7 @@ func (a *assignment) startServing(ctx context.Context, n *Node) int64 {
 			n.cfg.Log.Warn("chunks that should stay in memory can't be read", "reason", err)
 		}
 	})
-	return n.cfg.Budget.Free()
+	return n.cfg.Budget.Free() + a.progress.Again()
 }
 
 // clearSpill removes the spill files of other plans.

@@ -31,6 +31,7 @@ type Budget struct {
 	left     int64 // bytes of the limit that LimitHeap left to the Go heap, besides heap; negative: it was not called
 
 	whole *Budget // the budget that this one is a part of; nil: none
+	paid  bool    // its limit was reserved in whole once: reservations are not
 	each  int64   // limit of the part that Of returns for an owner; 0: no limit
 	of    map[string]*Budget
 	raise string // advice in errors on how to get more; "": raise the memory limit
@@ -49,6 +50,9 @@ func NewBudget(limit int64) *Budget {
 func (b *Budget) Part(limit int64, raise string) *Budget {
 	return &Budget{limit: limit, left: -1, whole: b, raise: raise}
 }
+
+// Prepaid returns a budget of n bytes that the caller has reserved in this one, and releases here when the other one is not used any more.
+func (b *Budget) Prepaid(n int64) *Budget { return &Budget{limit: n, left: -1, whole: b, paid: true} }
 
 // Each sets the limit in bytes of the parts that Of returns. It must be called before the budget is used.
 func (b *Budget) Each(limit int64) *Budget {
@@ -118,7 +122,7 @@ func (b *Budget) reserve(n, limit int64) error {
 			break
 		}
 	}
-	if b.whole != nil {
+	if b.whole != nil && !b.paid {
 		if err := b.whole.Reserve(n); err != nil {
 			b.used.Add(-n)
 			return err
@@ -168,6 +172,9 @@ func (b *Budget) Free() int64 { return max(b.limit-b.kept-b.used.Load()+b.evicta
 func (b *Budget) Release(n int64) {
 	for ; b != nil; b = b.whole {
 		b.used.Add(-n)
+		if b.paid {
+			return
+		}
 	}
 }
 
@@ -222,6 +229,9 @@ const heapSlack = 48 << 20
 // LimitHeap makes the garbage collector keep the Go heap within what the limit leaves besides arenas, which are outside the heap, and the
 // bytes that others may use outside of it. Otherwise garbage could take as much memory again as clients' requests and responses.
 func (b *Budget) LimitHeap(others int64) {
+	if b.paid {
+		b = b.whole
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.left = max(b.Heap()-others-b.heap, 0)

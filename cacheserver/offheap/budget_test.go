@@ -48,3 +48,26 @@ func TestReserveHeap(t *testing.T) {
 		t.Errorf("%d bytes are still reserved", b.Used())
 	}
 }
+
+// TestPrepaid reserves in a budget whose bytes were reserved in another one before: that one does not change, and is not needed.
+func TestPrepaid(t *testing.T) {
+	whole := NewBudget(100)
+	if err := whole.Reserve(40); err != nil {
+		t.Fatal(err)
+	}
+	paid := whole.Prepaid(40)
+	if err := whole.Reserve(60); err != nil {
+		t.Fatal(err)
+	}
+	if err := paid.Reserve(30); err != nil || paid.Used() != 30 || whole.Used() != 100 {
+		t.Errorf("Reserve: %v, %d used of 40, %d of 100", err, paid.Used(), whole.Used())
+	}
+	var full *ExhaustedError
+	if err := paid.Reserve(11); !errors.As(err, &full) || full.Limit != 40 {
+		t.Errorf("more than was paid: %v", err)
+	}
+	paid.Release(30)
+	if paid.Used() != 0 || whole.Used() != 100 {
+		t.Errorf("after Release: %d used of 40, %d of 100", paid.Used(), whole.Used())
+	}
+}

@@ -6,14 +6,19 @@ package faults
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/test/kit/disktest"
+	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
 // inFiles starts a cluster of two data nodes whose rows are in files below dir too.
@@ -101,4 +106,85 @@ func TestFolderInPlaceOfASpillFile(t *testing.T) {
 	disktest.Damage(t, rand.New(rand.NewPCG(1, 0)), "a folder", files[0], files)
 	c.startAll()
 	c.await(protocol.StateFailed, files[0], soon)
+}
+
+// TestRepairWithLittleMemory reads an epoch of a cache with the smallest memory with which it starts, where each chunk on the disk is broken: the stream goes
+// on while one split after the other is decoded again.
+func TestRepairWithLittleMemory(t *testing.T) {
+	t.Parallel()
+	dir, l := t.TempDir(), &lake{t: t, dir: t.TempDir(), width: 2000}
+	l.fill(icetest.In(t, l.dir), 2, 10_000, 5_000)
+	const process = 96 << 20 // of which the rows get nothing
+	c := newCluster(t, l, 1)
+	c.nodeArgs = []string{"--spill-dir", dir, "--memory-limit", strconv.Itoa(process + 16<<20)}
+	c.startAll()
+	reason := c.await(protocol.StateFailed, "no room to load even one row group at a time", soon).Reason
+	found := regexp.MustCompile(`: (\d+) bytes \([^)]*\) are needed`).FindStringSubmatch(reason)
+	if found == nil {
+		t.Fatalf("no number of bytes: %s", reason)
+	}
+	least, err := strconv.Atoi(found[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.stopAll()
+	enough := least*16/15 + 16 // a sixteenth is kept for clients
+	for _, memory := range []int{enough, least * 3 / 5} {
+		c.nodeArgs[3] = strconv.Itoa(process + memory)
+		c.startAll()
+		c.await(protocol.StateReady, "", soon)
+		if memory < enough { // it has taken the files over: streams have what there is
+			c.nodes[0].logs("no memory is set aside for decoding broken chunks", prompt)
+			c.servesAll(1)
+		}
+		c.stopAll()
+	}
+	c.nodeArgs[3] = strconv.Itoa(process + enough)
+	c.startAll()
+	c.await(protocol.StateReady, "", soon)
+	e := epoch.Epoch{Rows: uint64(l.rows), Seed: 7, Clump: 1, GlobalBatch: 512, Tail: "keep"}
+	for _, e.Shuffle = range []bool{false, true} {
+		for _, file := range disktest.Files(t, dir) {
+			flipChunks(t, file)
+		}
+		ids, err := c.wholeEpoch(limit(t, soon), e, epoch.Share{World: 1, Workers: 1})
+		if err != nil || len(ids) != l.rows {
+			t.Errorf("shuffled %v: %d rows of %d, %v", e.Shuffle, len(ids), l.rows, err)
+		}
+	}
+	for i, file := range disktest.Files(t, dir) { // in place: the data node has the files open
+		ways := []string{"a copy of another", "cut", "extended by itself", "random bytes"}
+		disktest.Damage(t, rand.New(rand.NewPCG(uint64(i), 0)), ways[i%len(ways)], file, disktest.Files(t, dir))
+	}
+	e.Number = 1
+	if ids, err := c.wholeEpoch(limit(t, soon), e, epoch.Share{World: 1, Workers: 1}); err != nil || len(ids) != l.rows {
+		t.Errorf("after other bytes were written to the files: %d rows of %d, %v", len(ids), l.rows, err)
+	}
+	if c.nodes[0].metric("datacache_spill_repaired_chunks_total") == 0 {
+		t.Error("no chunk was decoded again")
+	}
+}
+
+// flipChunks flips a bit of the bytes of a spill file at every MiB, in neither its prefix nor its head.
+func flipChunks(t *testing.T, name string) {
+	t.Helper()
+	file, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := make([]byte, 1)
+	for at := int64(8 << 10); at < info.Size()-64<<10; at += 1 << 20 {
+		if _, err = file.ReadAt(one, at); err == nil {
+			one[0] ^= 1
+			_, err = file.WriteAt(one, at)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -51,6 +51,8 @@ type Limiter struct {
 	number   int64
 	decoding int64 // memory for decoding of those admitted
 	expected int64 // estimate of the rows of those admitted that are not in the budget yet
+	aside    int64 // memory that is reserved for decoding a split again: see setAside
+	asides   int   // number of loads that have set it aside
 }
 
 // NewLimiter returns a limiter for the cores of this process.
@@ -77,6 +79,36 @@ func (w *Limiter) load() (done func()) {
 			w.changed.Broadcast()
 		}
 	}
+}
+
+// setAside reserves memory for decoding any split of a load again, until free is called. Splits are decoded again one at a time, so all loads set
+// aside the same memory: as much as the one that needs the most.
+func (w *Limiter) setAside(budget *offheap.Budget, n int64) (free func(), err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := budget.Reserve(max(n-w.aside, 0)); err != nil {
+		return nil, err
+	}
+	w.aside = max(w.aside, n)
+	w.asides++
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.asides--; w.asides == 0 {
+			budget.Release(w.aside)
+			w.aside = 0
+		}
+	}, nil
+}
+
+// forAgain is the budget for decoding a split again: what was set aside for it or, if nothing was, the whole one.
+func (w *Limiter) forAgain(budget *offheap.Budget) *offheap.Budget {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.aside == 0 {
+		return budget
+	}
+	return budget.Prepaid(w.aside)
 }
 
 // Idle waits until no load is in progress, or ctx ends.

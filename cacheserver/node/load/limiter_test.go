@@ -182,3 +182,36 @@ func TestRetreatsEnd(t *testing.T) {
 		})
 	}
 }
+
+// TestSetAside has two loads set memory aside for decoding a split again: the same memory, as much as the larger one needs, until both have ended.
+func TestSetAside(t *testing.T) {
+	budget, w := offheap.NewBudget(100), NewLimiter()
+	if got := w.forAgain(budget); got != budget {
+		t.Error("nothing is set aside, and the budget is another one")
+	}
+	endFirst, err := w.setAside(budget, 30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	endSecond, err := w.setAside(budget, 50)
+	if err != nil || budget.Used() != 50 {
+		t.Fatalf("%d bytes are set aside, want 50: %v", budget.Used(), err)
+	}
+	if err := budget.Reserve(50); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.forAgain(budget).Reserve(50); err != nil {
+		t.Errorf("what is set aside can't be reserved: %v", err)
+	}
+	if _, err := w.setAside(budget, 51); err == nil || budget.Used() != 100 {
+		t.Errorf("more than there is was set aside: %v, %d bytes in use", err, budget.Used())
+	}
+	endFirst()
+	if budget.Used() != 100 {
+		t.Errorf("%d bytes in use while one load needs them, want 100", budget.Used())
+	}
+	endSecond()
+	if budget.Used() != 50 {
+		t.Errorf("%d bytes in use in the end, want 50", budget.Used())
+	}
+}

@@ -90,8 +90,11 @@ func Run(ctx context.Context, cfg *Config, spec peer.Assign, arena *offheap.Aren
 		l.closeFiles()
 		return nil, nil, err
 	}
-	l.progress.setAgain(l.mostOfOne())
-	loaded.Finally(l.closeFiles)
+	free := l.setAside(loaded.Chunks().Largest())
+	loaded.Finally(func() {
+		l.closeFiles()
+		free()
+	})
 	l.dataset = nil // reading chunks opens it again if it must
 	return l.layout, loaded, nil
 }
@@ -182,8 +185,11 @@ func (l *load) rowBytes(index int) (kept int64, guessed bool) {
 	return kept, estimated == 0
 }
 
-// need is the memory for loading a split. The bytes of a row group that is too large to be prefetched are read in windows.
-func (l *load) need(index int) need {
+// need is the memory for loading a split.
+func (l *load) need(index int) need { return l.needWithin(index, l.room()) }
+
+// needWithin is the memory for loading a split. The bytes of a row group that is too large to be prefetched within room are read in windows.
+func (l *load) needWithin(index int, room int64) need {
 	s := l.splits[index]
 	kept, guessed := l.rowBytes(index)
 	s.Bytes = max(s.Bytes, kept)
@@ -191,7 +197,7 @@ func (l *load) need(index int) need {
 	if l.passing() {
 		n.rows = min(kept, 2*(passingBytes+s.Bytes/max(s.Rows, 1)))
 	}
-	if room := l.room(); n.working()+n.rows > room && l.inWindows() {
+	if n.working()+n.rows > room && l.inWindows() {
 		columns := int64(l.layout.Schema().NumFields())
 		n.window = min(max((room-n.decoding-n.rows)/columns, leastWindow), mostWindow)
 		n.compressed = min(s.Length, columns*n.window)
@@ -224,13 +230,16 @@ func (l *load) inWindows() bool {
 	return true
 }
 
-// checkRoom returns an error if a split can't be loaded even by itself, as nothing else is in memory.
+// checkRoom returns an error if a split can't be loaded even by itself, as nothing else is in memory, or if its rows, which are in files then, can't be served.
 func (l *load) checkRoom() error {
 	most, of := int64(0), 0
 	for i := range l.splits {
 		n := l.need(i)
 		if l.passing() {
 			n.decoding += n.rows
+		}
+		if l.Spill != nil {
+			n.decoding = max(n.decoding, l.leastServing(i)-n.compressed)
 		}
 		if n.working() > most {
 			most, of = n.working(), i

@@ -49,7 +49,7 @@ func (p *Progress) Loaded() (splits int, rows, bytes int64) {
 	return len(p.done), p.rows, p.bytes
 }
 
-// Again is the memory for decoding a split again, whichever it is: a chunk of it may turn out to be broken in its spill file.
+// Again is the memory that is set aside for decoding a split again, whichever it is: a chunk of it may turn out to be broken in its spill file.
 func (p *Progress) Again() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -171,13 +171,40 @@ func (s *spilling) finish(sealed rows.Sealed) (err error) {
 
 func (s *spilling) discard() { s.Discard() }
 
-// mostOfOne is the memory that decoding any one of the splits again takes at most.
-func (l *load) mostOfOne() (most int64) {
-	for i := range l.splits {
-		n := l.need(i)
-		most = max(most, n.working()+n.rows)
+// againOf is the memory, besides a chunk, for decoding a split again: at most half of all if the split can be read in windows, so that the rest is left
+// to streams.
+func (l *load) againOf(index int) int64 { return l.needWithin(index, l.room()/2).working() }
+
+// leastServing is the memory that serving takes at least: that for decoding a split again with one chunk of it, and three chunks for streams: one that
+// a sweep visits, its parts, and one that is read in order.
+func (l *load) leastServing(index int) int64 {
+	s := l.splits[index]
+	kept, _ := l.rowBytes(index)
+	chunk := min(kept, passingBytes+s.Bytes/max(s.Rows, 1))
+	return l.againOf(index) + chunk + 3*chunk*int64(max(1, l.Sharers))
+}
+
+// setAside sets memory aside for decoding any one of the splits again, of which the longest chunk is given, and returns a function that frees it. A node
+// that takes files over with less memory than it takes to load them leaves the memory to its streams instead.
+func (l *load) setAside(chunk int64) (free func()) {
+	if l.Spill == nil {
+		return func() {}
 	}
-	return most
+	most := chunk
+	for i := range l.splits {
+		most = max(most, l.againOf(i)+chunk)
+	}
+	b := l.Budget
+	var err error = &offheap.ExhaustedError{Need: most + 2*chunk, Used: b.Used(), Limit: b.Limit(), Kept: b.Kept()}
+	if most+2*chunk <= b.Limit()-b.Kept() {
+		free, err = l.Limiter.setAside(b, most)
+	}
+	if err != nil {
+		l.Log.Warn("no memory is set aside for decoding broken chunks of spill files again: reading them may fail", "reason", err)
+		return func() {}
+	}
+	l.progress.setAgain(most)
+	return free
 }
 
 // closeFiles closes the files.
@@ -261,13 +288,13 @@ func (b *backing) decodeAgain(number int, memory []byte) error {
 	l := b.load
 	l.Limiter.again.Lock() // one at a time: its memory was set aside once
 	defer l.Limiter.again.Unlock()
+	cfg := *l.Config
+	cfg.Budget, cfg.Sharers, cfg.Spill = l.Limiter.forAgain(l.Budget), 1, nil
 	one := &load{
-		spec: l.spec, splits: l.splits, layout: l.layout, progress: &Progress{}, sealed: make([]rows.Sealed, len(l.splits)),
-		arena: offheap.NewArena(l.Budget).Paged(), early: NewEarly(len(l.splits)),
+		Config: &cfg, spec: l.spec, splits: l.splits, layout: l.layout, progress: &Progress{}, sealed: make([]rows.Sealed, len(l.splits)),
+		arena: offheap.NewArena(cfg.Budget).Paged(), early: NewEarly(len(l.splits)),
 	}
 	one.again = &again{backing: b, number: number, memory: memory}
-	cfg := *l.Config
-	one.Config, cfg.Spill = &cfg, nil
 	defer one.arena.Release()
 	defer l.Limiter.load()()
 	if err := one.open(l.serving); err != nil {
