@@ -33,7 +33,7 @@ func Write(dir, url, authorities string) (remove func() error, err error) {
 		lines += fmt.Sprintf("  ca = %q\n", caName) // relative to hosts.toml: containerd may see the folder under another path
 	}
 	text := []byte(mark + lines)
-	old, err := os.ReadFile(path)
+	old, err := read(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func Write(dir, url, authorities string) (remove func() error, err error) {
 		return nil, err
 	}
 	return func() error {
-		now, err := os.ReadFile(path)
+		now, err := read(path)
 		if errors.Is(err, fs.ErrNotExist) || err == nil && !bytes.Equal(now, text) {
 			return nil
 		}
@@ -64,6 +64,18 @@ func Write(dir, url, authorities string) (remove func() error, err error) {
 		}
 		return os.Remove(filepath.Join(folder, caName))
 	}, nil
+}
+
+// read reads a regular file. Anything else is an error: opening a named pipe could block, and a device could have no end.
+func read(path string) ([]byte, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file (%s): remove it", path, info.Mode().Type())
+	}
+	return os.ReadFile(path)
 }
 
 // replace writes a file so that readers see either the old content or the new.

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestWriteAndRemove(t *testing.T) {
@@ -59,5 +61,34 @@ func TestForeignFilesStay(t *testing.T) {
 	}
 	if text, err := os.ReadFile(path); err != nil || string(text) != foreign {
 		t.Errorf("the foreign file is %q, %v", text, err)
+	}
+}
+
+// TestNoRegularFile has something else in place of hosts.toml: neither Write nor remove waits for it, and both name it.
+func TestNoRegularFile(t *testing.T) {
+	t.Parallel()
+	for kind, place := range map[string]func(path string) error{
+		"a pipe":   func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"a link":   func(path string) error { return os.Symlink("/dev/zero", path) },
+		"a folder": func(path string) error { return os.Mkdir(path, 0o700) },
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			path := filepath.Join(dir, "_default", "hosts.toml")
+			remove, err := Write(dir, "http://127.0.0.1:1", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(os.Remove(path), place(path)); err != nil {
+				t.Fatal(err)
+			}
+			if err := remove(); err == nil || !strings.Contains(err.Error(), path) {
+				t.Errorf("remove: %v, want an error that names %s", err, path)
+			}
+			if _, err := Write(dir, "http://127.0.0.1:2", ""); err == nil || !strings.Contains(err.Error(), path) {
+				t.Errorf("Write: %v, want an error that names %s", err, path)
+			}
+		})
 	}
 }
