@@ -28,8 +28,8 @@ type azureBucket struct {
 	client *container.Client
 }
 
-// newAzureBucket makes the client of the container that loc names.
-func newAzureBucket(cfg Azure, client *http.Client, loc location) (*azureBucket, error) {
+// newAzureBucket makes the client of the container that loc names; tokens is the client for servers that issue tokens.
+func newAzureBucket(cfg Azure, client, tokens *http.Client, loc location) (*azureBucket, error) {
 	account, domain, err := azureAccount(cfg, loc)
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func newAzureBucket(cfg Azure, client *http.Client, loc location) (*azureBucket,
 		Retry:     policy.RetryOptions{MaxRetries: -1}, // Store.retry does the retries and counts them
 		Telemetry: policy.TelemetryOptions{Disabled: true},
 	}}
-	c, err := azureContainer(cfg, account, azureURL(cfg, account, domain)+"/"+loc.bucket, loc.bucket, options)
+	c, err := azureContainer(cfg, account, azureURL(cfg, account, domain)+"/"+loc.bucket, loc.bucket, options, tokens)
 	if err != nil {
 		return nil, &credentialsError{fmt.Errorf("azure account %s: %w", account, err)}
 	}
@@ -81,7 +81,7 @@ func azureURL(cfg Azure, account, domain string) string {
 }
 
 // azureContainer chooses the credentials, in the order that Azure documents.
-func azureContainer(cfg Azure, account, base, name string, options *container.ClientOptions) (*container.Client, error) {
+func azureContainer(cfg Azure, account, base, name string, options *container.ClientOptions, tokens *http.Client) (*container.Client, error) {
 	switch sas, connection := byAccount(cfg.SASTokens, account), byAccount(cfg.ConnectionStrings, account); {
 	case cfg.Anonymous:
 		return container.NewClientWithNoCredential(base, options)
@@ -96,7 +96,7 @@ func azureContainer(cfg Azure, account, base, name string, options *container.Cl
 	case connection != "":
 		return container.NewClientFromConnectionString(connection, name, options)
 	}
-	token, err := azureToken(cfg)
+	token, err := azureToken(cfg, tokens)
 	if err != nil {
 		return nil, err
 	}
@@ -104,18 +104,19 @@ func azureContainer(cfg Azure, account, base, name string, options *container.Cl
 }
 
 // azureToken returns the identity that requests tokens.
-func azureToken(cfg Azure) (azcore.TokenCredential, error) {
+func azureToken(cfg Azure, client *http.Client) (azcore.TokenCredential, error) {
+	by := azcore.ClientOptions{Transport: client}
 	switch {
 	case cfg.ClientSecret != "":
-		return azidentity.NewClientSecretCredential(cfg.TenantID, cfg.ClientID, cfg.ClientSecret, nil)
+		return azidentity.NewClientSecretCredential(cfg.TenantID, cfg.ClientID, cfg.ClientSecret, &azidentity.ClientSecretCredentialOptions{ClientOptions: by})
 	case cfg.ManagedIdentity || cfg.ClientID != "" && cfg.TenantID == "":
-		options := &azidentity.ManagedIdentityCredentialOptions{}
+		options := &azidentity.ManagedIdentityCredentialOptions{ClientOptions: by}
 		if cfg.ClientID != "" {
 			options.ID = azidentity.ClientID(cfg.ClientID)
 		}
 		return azidentity.NewManagedIdentityCredential(options)
 	}
-	return azidentity.NewDefaultAzureCredential(&azidentity.DefaultAzureCredentialOptions{TenantID: cfg.TenantID})
+	return azidentity.NewDefaultAzureCredential(&azidentity.DefaultAzureCredentialOptions{ClientOptions: by, TenantID: cfg.TenantID})
 }
 
 // byAccount returns the value for the account, or else the one for all accounts.

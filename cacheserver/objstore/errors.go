@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/kubeflow/datacache/internal/words"
 )
 
 // ErrChanged is wrapped by the error of a read that found another version of the object, or a shorter file, than the one that was
@@ -35,12 +37,20 @@ var (
 	errBeyondEnd = errors.New("the range lies beyond the object's end")
 )
 
+// maxQuoted bounds the text of an SDK's error about credentials.
+const maxQuoted = 1 << 10
+
 // credentialsError says that there are no credentials to send. It matches fs.ErrPermission and is not retried, since the SDKs have
 // done so.
 type credentialsError struct{ err error }
 
-func (e *credentialsError) Error() string        { return "no usable credentials: " + e.err.Error() }
-func (e *credentialsError) Unwrap() error        { return e.err }
+// Error is one line of bounded length: an SDK's text may quote the whole answer of a server.
+func (e *credentialsError) Error() string {
+	return "no usable credentials: " + words.Cut(strings.Join(strings.Fields(words.Cut(e.err.Error(), 4*maxQuoted)), " "), maxQuoted)
+}
+
+func (e *credentialsError) Unwrap() error { return e.err }
+
 func (e *credentialsError) Is(target error) bool { return target == fs.ErrPermission }
 
 // refusal is an error response of a store.

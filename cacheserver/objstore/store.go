@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/oauth2"
+
 	"github.com/kubeflow/datacache/cacheserver/objstore/blockcache"
 )
 
@@ -24,6 +26,7 @@ import (
 type Store struct {
 	cfg    Config
 	client *http.Client
+	tokens *http.Client  // for servers that issue tokens
 	caErr  error         // why CAFile could not be used
 	slots  chan struct{} // limits concurrent requests
 	stats  *counters
@@ -74,6 +77,7 @@ func newStore(cfg Config, stats *counters) *Store {
 	}
 	s.slots = make(chan struct{}, s.cfg.Concurrency)
 	s.client, s.caErr = newClient(s.cfg, s.stats)
+	s.tokens = newTokenClient(s.cfg)
 	return s
 }
 
@@ -198,9 +202,9 @@ func (s *Store) connectLocked(ctx context.Context, loc location) (bucket, error)
 		}
 		return &s3Bucket{client: s.s3, name: loc.bucket}, nil
 	case schemeGS:
-		return newGCSBucket(ctx, s.cfg.GCS, s.client, loc.bucket)
+		return newGCSBucket(context.WithValue(ctx, oauth2.HTTPClient, s.tokens), s.cfg.GCS, s.client, loc.bucket)
 	case schemeAzure:
-		return newAzureBucket(s.cfg.Azure, s.client, loc)
+		return newAzureBucket(s.cfg.Azure, s.client, s.tokens, loc)
 	case schemeHub:
 		return newHubBucket(s.cfg.Hub, s.client, loc.bucket)
 	}

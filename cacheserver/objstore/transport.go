@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"os"
 	"time"
+
+	"github.com/kubeflow/datacache/internal/origin"
 )
 
 // newClient makes the HTTP client for all remote schemes. It keeps as many idle connections to a host as there may be concurrent
@@ -57,5 +59,23 @@ type counted struct {
 
 func (c counted) RoundTrip(req *http.Request) (*http.Response, error) {
 	c.stats.requests.Add(1)
-	return c.Transport.RoundTrip(req)
+	return bounded{c.Transport}.RoundTrip(req)
+}
+
+// bounded is an http.RoundTripper that ends answers after pageLimit bytes, except for ranges of objects: SDKs read lists, errors and tokens
+// to their end.
+type bounded struct{ http.RoundTripper }
+
+func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
+	answer, err := b.RoundTripper.RoundTrip(req)
+	if err == nil && answer.StatusCode != http.StatusPartialContent {
+		answer.Body = http.MaxBytesReader(nil, answer.Body, pageLimit)
+	}
+	return answer, err
+}
+
+// newTokenClient makes the HTTP client for servers that issue tokens. It bounds their answers, in time too, since some of these requests have
+// no context, and follows no redirect to another origin, since their bodies have credentials.
+func newTokenClient(cfg Config) *http.Client {
+	return &http.Client{Transport: origin.Transport{Base: bounded{http.DefaultTransport}}, Timeout: cfg.StallTimeout}
 }
