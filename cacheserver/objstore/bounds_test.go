@@ -13,6 +13,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -145,4 +147,18 @@ func TestAnswersAreBounded(t *testing.T) {
 		}
 		s.Idle()
 	}
+}
+
+// TestHubInPlainText has a hub with TLS redirect to a server without.
+func TestHubInPlainText(t *testing.T) {
+	plain := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("asked in plain text: %s", r.URL) }))
+	t.Cleanup(plain.Close)
+	hub := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, plain.URL, http.StatusFound) }))
+	t.Cleanup(hub.Close)
+	authority := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hub.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := New(Config{CAFile: authority, Hub: Hub{Endpoint: hub.URL, Token: "secret"}}).Open(t.Context(), "hf://owner/name/key")
+	checkError(t, err, errProtocol, []string{hub.URL, "redirects", plain.URL[len("http://"):]})
 }

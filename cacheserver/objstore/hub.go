@@ -16,6 +16,8 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+
+	"github.com/kubeflow/datacache/internal/origin"
 )
 
 const hubEndpoint = "https://huggingface.co"
@@ -220,7 +222,7 @@ func (b *hubBucket) follow(ctx context.Context, address, byteRange string) (*htt
 			return nil, "", hubRefusal(resp)
 		}
 		_ = resp.Body.Close() // of a redirect, which has nothing more to say
-		if next.Scheme != "https" && strings.HasPrefix(at, "https:") {
+		if origin.IsDowngrade(resp.Request.URL, next) {
 			return nil, "", fmt.Errorf("the hub redirects from %s to an unencrypted address at %s: %w", at, next.Host, errProtocol)
 		}
 		at = next.String()

@@ -31,14 +31,14 @@ func port(u *url.URL) string {
 	return "80"
 }
 
-// IsDowngrade reports whether a redirect leads from an encrypted connection to another one.
+// IsDowngrade reports whether a server that was asked by https leads to one in plain text.
 func IsDowngrade(from, to *url.URL) bool { return from.Scheme == "https" && to.Scheme != "https" }
 
 // Transport is an [http.RoundTripper] for requests with credentials. It refuses a redirect to another origin, also where another
-// package's client follows it, and a request to none of Only. It may be shared if Base may; the zero value is not usable.
+// package's client follows it, and a request to none of Only. The zero value is usable; it may be shared if Base may.
 type Transport struct {
-	Base http.RoundTripper
-	Only []*url.URL // origins that requests may go to; none: whichever the first request goes to
+	Base http.RoundTripper // nil: http.DefaultTransport
+	Only []*url.URL        // origins that requests may go to; none: whichever the first request goes to
 }
 
 // RoundTrip sends the request unless it leads elsewhere.
@@ -48,6 +48,9 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			_ = r.Body.Close() // a RoundTripper closes it, and nothing was read
 		}
 		return nil, err
+	}
+	if t.Base == nil {
+		return http.DefaultTransport.RoundTrip(r)
 	}
 	return t.Base.RoundTrip(r)
 }

@@ -19,6 +19,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/kubeflow/datacache/internal/origin"
 	"github.com/kubeflow/datacache/objectcache/mirror/upstream"
 )
 
@@ -184,6 +185,9 @@ func (c *call) askRealm(user, secret string) (map[string]any, error) {
 	u, err := url.Parse(to.url)
 	if err != nil {
 		return nil, err
+	}
+	if at, err := url.Parse(c.upstream); err != nil || origin.IsDowngrade(at, u) {
+		return nil, fmt.Errorf("the registry at %s names a token server in plain text at %s, %w", c.upstream, u.Host, origin.ErrElsewhere)
 	}
 	query := u.Query()
 	for name, values := range c.URL.Query() {

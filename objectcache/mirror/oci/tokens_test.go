@@ -4,8 +4,13 @@
 package oci
 
 import (
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/kubeflow/datacache/objectcache/mirror/upstream"
 )
 
 // TestPasses parses passes of this process, of another one, and forged ones: an owner must not be believed without its MAC.
@@ -58,5 +63,31 @@ func TestChallenges(t *testing.T) {
 	tokens.note("r:5000", []string{`Bearer realm="https://auth.example.com/token",service="registry"`})
 	if got := tokens.challenge("r:5000", "http://127.0.0.1:8001", "repository:a:pull"); got != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// TestRealmInPlainText has a registry with TLS name a token server without: it must not get the user's password.
+func TestRealmInPlainText(t *testing.T) {
+	t.Parallel()
+	realm := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		user, password, _ := r.BasicAuth()
+		t.Errorf("the token server got %s of %s", password, user)
+	}))
+	t.Cleanup(realm.Close)
+	g := New(Options{
+		Config:   func() Config { return Config{Registries: map[string]string{"r": "https://r.example"}} },
+		Upstream: upstream.New(), FromPeer: func(*http.Request) bool { return false },
+	})
+	g.tokens.note("r", []string{`Bearer realm="` + realm.URL + `/token",service="s"`})
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		r := httptest.NewRequestWithContext(t.Context(), method, tokenPath+"?ns=r", strings.NewReader("username=u&password=secret"))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.SetBasicAuth("u", "secret")
+		answer := httptest.NewRecorder()
+		g.Serve(answer, r, false)
+		text, _ := io.ReadAll(answer.Result().Body)
+		if want := "the registry at https://r.example names a token server in plain text at "; answer.Code != http.StatusBadGateway || !strings.Contains(string(text), want) {
+			t.Errorf("%s: %d %s, want %d %s", method, answer.Code, text, http.StatusBadGateway, want)
+		}
 	}
 }

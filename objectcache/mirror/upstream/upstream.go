@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/kubeflow/datacache/internal/origin"
 )
 
 const (
@@ -67,7 +69,7 @@ func (r *Refused) Error() string {
 func IsDown(err error) bool {
 	var refused *Refused
 	if !errors.As(err, &refused) {
-		return err != nil && !errors.Is(err, context.Canceled)
+		return err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, origin.ErrElsewhere)
 	}
 	switch status := refused.Answer.Status; status {
 	case http.StatusRequestTimeout, http.StatusTooManyRequests:
@@ -135,19 +137,22 @@ func withoutURL(err error) error {
 
 // withinHost stops at a redirect to another host, so that its answer is returned as it is.
 func withinHost(r *http.Request, via []*http.Request) error {
-	if len(via) >= maxRedirects || r.URL.Host != via[0].URL.Host || r.URL.Scheme != via[0].URL.Scheme {
+	if len(via) >= maxRedirects || !origin.Same(via[0].URL, r.URL) {
 		return http.ErrUseLastResponse
 	}
 	return nil
 }
 
-// withoutCredentials follows redirects to any host. Another host gets no credentials, not even another port or a subdomain, to which
-// package http would send them: signed URLs are refused with credentials.
+// withoutCredentials follows redirects to any host, but not from https to http. Another host gets no credentials, not even another port or a
+// subdomain, to which package http would send them: signed URLs are refused with credentials.
 func withoutCredentials(r *http.Request, via []*http.Request) error {
 	if len(via) >= maxRedirects {
 		return errors.New("too many redirects")
 	}
-	if r.URL.Host != via[0].URL.Host || r.URL.Scheme != via[0].URL.Scheme {
+	if from := via[len(via)-1].URL; origin.IsDowngrade(from, r.URL) {
+		return fmt.Errorf("https://%s redirects to plain text at http://%s, %w", from.Host, r.URL.Host, origin.ErrElsewhere)
+	}
+	if !origin.Same(via[0].URL, r.URL) {
 		r.Header.Del("Authorization")
 	}
 	return nil

@@ -156,3 +156,25 @@ func TestIsDown(t *testing.T) {
 		t.Error("without an answer, only an error other than cancellation means that upstream is down")
 	}
 }
+
+// TestDowngrades checks that a redirect from https to http is not followed, even without credentials: its address may be signed.
+func TestDowngrades(t *testing.T) {
+	t.Parallel()
+	plain := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("asked in plain text: %s", r.URL) }))
+	t.Cleanup(plain.Close)
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, plain.URL+"/blob?signature=secret", http.StatusTemporaryRedirect)
+	}))
+	t.Cleanup(s.Close)
+	c := New()
+	c.ranges.Transport = s.Client().Transport
+	for what, ask := range map[string]func() error{
+		"range": func() error { _, err := c.Range(get(t, s.URL, "Bearer x"), 0, 1, 10); return err },
+		"head":  func() error { _, err := c.Head(get(t, s.URL, "Bearer x")); return err },
+	} {
+		err := ask()
+		if want := s.URL + " redirects to plain text at " + plain.URL + ", which gets no credentials"; err == nil || err.Error() != want || IsDown(err) {
+			t.Errorf("%s: %v, want %s, and that upstream is not down", what, err, want)
+		}
+	}
+}
