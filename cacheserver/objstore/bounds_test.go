@@ -45,10 +45,10 @@ func TestTokenServers(t *testing.T) {
 		t.Errorf("another host got %s %s with %q and %q", r.Method, r.URL, r.Header, text)
 	}))
 	t.Cleanup(other.Close)
-	var answer http.HandlerFunc
+	var answer atomic.Pointer[http.HandlerFunc] // of the current test
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // the context ends with the connection only after that
-		answer(w, r)
+		(*answer.Load())(w, r)
 	}))
 	t.Cleanup(server.Close)
 	t.Setenv("IDENTITY_ENDPOINT", server.URL+"/token") // Azure's managed identity of an app
@@ -76,7 +76,7 @@ func TestTokenServers(t *testing.T) {
 			_, _ = io.WriteString(w, strings.Repeat("no\n", 1<<16))
 		}, "403"},
 	} {
-		answer = test.answer
+		answer.Store(&test.answer)
 		for uri, cfg := range map[string]Config{
 			"gs://box/key": {GCS: GCS{Endpoint: server.URL, CredentialsJSON: serviceAccount(t, server.URL+"/token")}},
 			"abfss://box@acct.dfs.core.windows.net/key": {Azure: Azure{ManagedIdentity: true}},
@@ -101,14 +101,14 @@ func TestAnswersAreBounded(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, status := "<Error>", http.StatusForbidden
 		if strings.Contains(r.URL.RawQuery, "list") {
-			text, status = "<Contents><Key>folder/x</Key><Size>1</Size></Contents>", http.StatusOK
+			text, status = "<Contents><Key>folder/"+strings.Repeat("x", 1000)+"</Key><Size>1</Size></Contents>", http.StatusOK
 		}
 		w.WriteHeader(status)
 		if r.Method == http.MethodHead {
 			return
 		}
 		_, _ = io.WriteString(w, "<ListBucketResult>")
-		block := bytes.Repeat([]byte(text), 1<<12)
+		block := bytes.Repeat([]byte(text), 1+1<<16/len(text))
 		for sent.Load() < 16*pageLimit {
 			n, err := w.Write(block)
 			sent.Add(int64(n))

@@ -21,6 +21,7 @@ import (
 
 	"github.com/kubeflow/datacache/controller/workload"
 	"github.com/kubeflow/datacache/internal/identity"
+	"github.com/kubeflow/datacache/internal/origin"
 )
 
 const (
@@ -52,7 +53,9 @@ type Keys struct {
 
 // New returns a source that asks the API server of the configuration.
 func New(config *rest.Config, client *http.Client, now func() time.Time) (*Source, error) {
-	api, err := discovery.NewDiscoveryClientForConfigAndClient(config, client)
+	within := *client
+	within.Transport = origin.Transport{Base: client.Transport} // the client adds the manager's token to the requests of redirects, too
+	api, err := discovery.NewDiscoveryClientForConfigAndClient(config, &within)
 	if err != nil {
 		return nil, fmt.Errorf("set up the client for the API server's keys: %w", err)
 	}

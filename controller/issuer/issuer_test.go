@@ -8,9 +8,13 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/client-go/rest"
 )
 
 // apiServer answers as an API server with one key; "" for one that can't be asked.
@@ -79,4 +83,29 @@ func TestKeySource(t *testing.T) {
 
 	api.key, now = "", now.Add(time.Hour)
 	expect("an API server that can't be asked", "k2", "connection refused", 5)
+}
+
+// TestManagersTokenStays has an API server redirect to another host.
+func TestManagersTokenStays(t *testing.T) {
+	t.Parallel()
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("another host was asked for %s with Authorization %q", r.URL, r.Header.Get("Authorization"))
+	}))
+	t.Cleanup(other.Close)
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL+r.URL.Path, status) }))
+		t.Cleanup(api.Close)
+		config := &rest.Config{Host: api.URL, BearerToken: "secret"}
+		client, err := rest.HTTPClientFor(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := New(config, client, time.Now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Current(t.Context()).Err; err == nil || !strings.Contains(err.Error(), api.URL+" leads to "+other.URL+", which gets no credentials") {
+			t.Errorf("%d: %v, want an error that names both hosts", status, err)
+		}
+	}
 }

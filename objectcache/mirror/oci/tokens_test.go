@@ -5,6 +5,7 @@ package oci
 
 import (
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -76,7 +77,7 @@ func TestRealmInPlainText(t *testing.T) {
 	t.Cleanup(realm.Close)
 	g := New(Options{
 		Config:   func() Config { return Config{Registries: map[string]string{"r": "https://r.example"}} },
-		Upstream: upstream.New(), FromPeer: func(*http.Request) bool { return false },
+		Upstream: upstream.New(), FromPeer: func(*http.Request) bool { return false }, Log: slog.New(slog.DiscardHandler),
 	})
 	g.tokens.note("r", []string{`Bearer realm="` + realm.URL + `/token",service="s"`})
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
