@@ -27,6 +27,8 @@ const (
 	writeBuffer = 128 << 10
 	// connMemory and callMemory are the approximate memory of a connection and of a call in grpc-go, without the messages received.
 	connMemory, callMemory = 256 << 10, 32 << 10
+	// newMemory is the approximate memory of a connection in the middle of its handshake.
+	newMemory = 32 << 10
 	// maxPartial is the maximum number of calls whose first message has not arrived completely. Each may hold MaxRows bytes, since
 	// grpc-go has a single limit for all methods. At the maximum, a new call replaces the oldest one that is older than
 	// minPartialAge.
@@ -51,12 +53,11 @@ func newGRPC(creds credentials.TransportCredentials, unary grpc.UnaryServerInter
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxRecvMsgSize(MaxRows),
 		grpc.MaxHeaderListSize(64 << 10),
+		grpc.ConnectionTimeout(h2.HandshakeTime),
+		grpc.Creds(creds),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.UnaryInterceptor(unary),
 		grpc.ChainStreamInterceptor(stream, inWords),
-	}
-	if creds != nil {
-		options = append(options, grpc.Creds(creds))
 	}
 	return &grpcServer{Server: grpc.NewServer(options...), memory: memory, log: log}
 }
@@ -72,7 +73,7 @@ func inWords(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle
 
 // Serve implements Server.
 func (s *grpcServer) Serve(l net.Listener) error {
-	return s.Server.Serve(&boundedListener{Listener: l, memory: s.memory, log: s.log})
+	return s.Server.Serve(&boundedListener{Listener: l, memory: s.memory, newcomers: h2.NewNewcomers(s.memory, newMemory), log: s.log})
 }
 
 // partialCalls tracks the calls whose first message has not arrived completely, to end those that are late or take too much memory.
@@ -177,11 +178,12 @@ func (c *partialCalls) HandleRPC(ctx context.Context, event stats.RPCStats) {
 	}
 }
 
-// boundedListener accepts connections only while there is memory for them.
+// boundedListener accepts connections only while there are a place among the newcomers and memory for them.
 type boundedListener struct {
 	net.Listener
-	memory Memory
-	log    *slog.Logger
+	memory    Memory
+	newcomers *h2.Newcomers
+	log       *slog.Logger
 }
 
 // Accept implements net.Listener.
@@ -191,19 +193,47 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := h2.ConnectSoon(l.memory, connMemory, func() {}); err != nil {
-			l.log.Warn("no memory for a connection", "client", conn.RemoteAddr(), "error", err)
+		c := &boundedConn{Conn: conn, of: l}
+		if c.reserve(newMemory) != nil {
 			_ = conn.Close()
 			continue
 		}
-		return &boundedConn{Conn: conn, release: sync.OnceFunc(func() { l.memory.Release(connMemory) })}, nil
+		c.newcomer = l.newcomers.Enter(conn)
+		return c, nil
 	}
 }
 
 // boundedConn is a connection whose writes fail when the client reads nothing for SendTimeout.
 type boundedConn struct {
 	net.Conn
-	release func()
+	of       *boundedListener
+	newcomer *h2.Newcomer // until its handshake is done: grpc-go does not say when it makes a call
+
+	mu     sync.Mutex
+	memory int64 // reserved as long as the connection is open
+	closed bool
+}
+
+// admit makes a newcomer a connection that stays: it waits for the memory of one.
+func (c *boundedConn) admit() error {
+	c.newcomer.Call()
+	return c.reserve(connMemory - newMemory)
+}
+
+// reserve reserves n more bytes for the connection, once there are so many.
+func (c *boundedConn) reserve(n int64) error {
+	if err := h2.ConnectSoon(c.of.memory, n, func() bool { return true }); err != nil {
+		c.of.log.Warn("no memory for a connection", "client", c.RemoteAddr(), "error", err)
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		c.of.memory.Release(n)
+		return net.ErrClosed
+	}
+	c.memory += n
+	return nil
 }
 
 // Write implements net.Conn.
@@ -216,6 +246,11 @@ func (c *boundedConn) Write(p []byte) (int, error) {
 
 // Close implements net.Conn.
 func (c *boundedConn) Close() error {
-	defer c.release()
+	c.newcomer.Leave()
+	c.mu.Lock()
+	c.closed = true
+	c.of.memory.Release(c.memory)
+	c.memory = 0
+	c.mu.Unlock()
 	return c.Conn.Close()
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
 
 	"github.com/kubeflow/datacache/internal/authority"
@@ -85,12 +86,12 @@ func (t TLS) client() (*tls.Config, error) {
 // credentials are those of a grpc-go server with the configuration; nil: plain text.
 func (t TLS) credentials(config *tls.Config, failed func(client net.Addr, err error)) credentials.TransportCredentials {
 	if config == nil {
-		return nil
+		return serverCredentials{insecure.NewCredentials(), true, failed}
 	}
 	return serverCredentials{credentials.NewTLS(config), t.Plain, failed}
 }
 
-// serverCredentials accept TLS and, if plain is set, plain text, as package h2 does.
+// serverCredentials accept TLS and, if plain is set, plain text, as package h2 does. They admit the connection when that is done.
 type serverCredentials struct {
 	credentials.TransportCredentials
 	plain  bool
@@ -99,6 +100,14 @@ type serverCredentials struct {
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (s serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := s.shake(raw)
+	if c, ok := raw.(*boundedConn); ok && err == nil {
+		err = c.admit()
+	}
+	return conn, info, err
+}
+
+func (s serverCredentials) shake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	from, secure, err := handshake.Peek(raw)
 	if err != nil {
 		return nil, nil, err

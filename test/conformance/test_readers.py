@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
+import resource
 import socket
 import ssl
 import time
@@ -25,6 +27,7 @@ from server import Cache, Caches, Mode
 Table = Callable[[str], Made]
 SHARD = command_descriptor(kind="shard", index=0, total=1, job="claimed")
 LIMIT = 60.0
+HANDSHAKE = 10.0  # seconds that a client has for its handshake
 
 
 @pytest.fixture
@@ -258,6 +261,37 @@ def test_plain_text_is_told_what_to_do(
 def basic(token: str) -> tuple[bytes, bytes]:
     """The header of a login with a token as password."""
     return b"authorization", b"Basic " + base64.b64encode(f"anybody:{token}".encode())
+
+
+def test_half_handshakes_keep_no_reader_out(
+    mode: Mode, table: Table, private: Callable[..., Cache], readers: Readers
+) -> None:
+    """Thousands of connections stay in the middle of their TLS handshake, at head and data nodes. A known reader reads
+    before their time has passed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 8192)), hard))
+    cache = private(["--metadata", table("plain").metadata], mode=mode, env={**readers.env, "MEMORY_LIMIT": "300Mi"})
+    cache.wait("Ready")
+    call = fl.FlightCallOptions(headers=bearer(STATIC))
+    with head(cache, readers) as client:
+        info = client.get_flight_info(SHARD, call)
+    want = read(info, tls_root_certs=readers.roots)
+    places = {address(cache), *(e.locations[0].uri.decode().partition("://")[2] for e in info.endpoints)}
+    outgoing = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="datacache").do_handshake()
+    hello = outgoing.read()
+    with contextlib.ExitStack() as open_ones:
+        begun = time.monotonic()
+        for i in range(3000):
+            host, _, port = sorted(places)[i % len(places)].rpartition(":")
+            attacker = open_ones.enter_context(socket.create_connection((host, int(port))))
+            attacker.sendall((b"", hello[:100], hello)[i // len(places) % 3])
+        asked = time.monotonic()
+        with head(cache, readers) as client:
+            assert read(client.get_flight_info(SHARD, call), tls_root_certs=readers.roots).equals(want)
+        print(f"the rows came after {time.monotonic() - asked:.2f} s")
+        assert time.monotonic() - begun < HANDSHAKE
 
 
 def test_basic_in_a_handshake(mode: Mode, table: Table, private: Callable[..., Cache], readers: Readers) -> None:

@@ -39,6 +39,9 @@ func (m memory) orShed(err error) error {
 	return err
 }
 
+// Free implements transport.Memory.
+func (m memory) Free() int64 { return m.server.cfg.Budget.Clients().Free() }
+
 // Release implements transport.Memory.
 func (m memory) Release(n int64) { m.server.cfg.Budget.Clients().Release(n) }
 

@@ -19,6 +19,7 @@ import (
 // conn is one client's connection. One goroutine reads it (serve); any goroutine may write, see writer.
 type conn struct {
 	server  *Server
+	memory  int64    // reserved as long as the connection is open
 	raw     net.Conn // as accepted; closing it ends the connection
 	net     net.Conn // raw or, after the handshake, TLS over it
 	ctx     context.Context
@@ -27,6 +28,7 @@ type conn struct {
 	backlog backlog
 
 	// Used only by the reader.
+	newcomer *Newcomer // until the first call
 	in       frameReader
 	received receiveWindow
 	floods   floods
@@ -58,14 +60,46 @@ func (c *conn) serve() {
 		err = c.read()
 		c.beats.timer.Stop()
 	}
+	if c.newcomer != nil {
+		c.newcomer.Leave()
+	}
 	c.shut(err)
 	c.calls.Wait()
 	c.server.forget(c)
 }
 
+// admit makes a newcomer a connection that stays, since it makes a call: it waits for the memory of one.
+func (c *conn) admit() error {
+	if c.newcomer == nil {
+		return nil
+	}
+	c.newcomer.Call()
+	c.newcomer = nil
+	memory := int64(connMemory)
+	if c.server.cfg.TLS != nil {
+		memory += tlsMemory
+	}
+	return c.reserve(memory - c.memory)
+}
+
+// reserve reserves n more bytes for the connection, once there are so many.
+func (c *conn) reserve(n int64) error {
+	s := c.server
+	err := ConnectSoon(s.cfg.Memory, n, func() bool {
+		s.shed()
+		return !s.stopping()
+	})
+	if err != nil {
+		s.warn("no memory for a connection", c.raw, err)
+		return err
+	}
+	c.memory += n
+	return nil
+}
+
 // greet does the TLS handshake, reads the client's preface and sends the server's.
 func (c *conn) greet() error {
-	_ = c.raw.SetDeadline(time.Now().Add(handshakeTime))
+	_ = c.raw.SetDeadline(time.Now().Add(c.server.handshake))
 	from, secure, err := c.server.cfg.begins(c.raw)
 	if err != nil {
 		return err

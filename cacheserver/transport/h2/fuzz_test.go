@@ -55,7 +55,7 @@ func FuzzConnection(f *testing.F) {
 		}, nil)
 		ours, theirs := net.Pipe()
 		served, done := make(chan struct{}), make(chan struct{})
-		go func() { server.serve(theirs); close(served) }()
+		go func() { server.serve(server.accept(theirs)); close(served) }()
 		go func() { _, _ = io.Copy(io.Discard, ours) }() // ends when the pipe is closed
 		_ = ours.SetWriteDeadline(time.Now().Add(soon))
 		if _, err := ours.Write([]byte(http2.ClientPreface)); err != nil {

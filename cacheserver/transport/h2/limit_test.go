@@ -32,6 +32,7 @@ func (p *purse) Reserve(n int64) error {
 
 func (p *purse) Extend(n int64) error  { return p.Reserve(n) }
 func (p *purse) Connect(n int64) error { return p.Reserve(n) }
+func (p *purse) Free() int64           { return p.free.Load() }
 func (p *purse) Release(n int64)       { p.free.Add(n) }
 
 // gather receives messages until the end and returns the last one.

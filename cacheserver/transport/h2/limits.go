@@ -14,8 +14,8 @@ const (
 
 	// maxWarnings is how many lines of the log in a second may be about clients.
 	maxWarnings = 1
-	// handshakeTime is the time limit for the handshakes of TLS and HTTP/2 on a new connection.
-	handshakeTime = time.Minute
+	// HandshakeTime is the time limit for the handshakes of TLS and HTTP/2 on a new connection.
+	HandshakeTime = 10 * time.Second
 	// minPause and maxPause bound the pause after a connection could not be accepted.
 	minPause, maxPause = 5 * time.Millisecond, time.Second
 	// silence is the time without a frame from the client after which a PING is sent.

@@ -4,6 +4,7 @@
 package h2
 
 import (
+	"math"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -21,6 +22,8 @@ type Memory interface {
 	Extend(n int64) error
 	// Connect is Reserve for a connection: it leaves room for the requests of those that are open.
 	Connect(n int64) error
+	// Free is about how many bytes clients may still reserve.
+	Free() int64
 	Release(n int64)
 }
 
@@ -30,11 +33,14 @@ type unlimited struct{}
 func (unlimited) Reserve(int64) error { return nil }
 func (unlimited) Extend(int64) error  { return nil }
 func (unlimited) Connect(int64) error { return nil }
+func (unlimited) Free() int64         { return math.MaxInt64 }
 func (unlimited) Release(int64)       {}
 
 const (
 	// connMemory is the approximate memory of a connection with one call, tlsMemory the additional memory of TLS.
 	connMemory, tlsMemory = 64 << 10, 192 << 10
+	// newMemory is the approximate memory of a connection before its first call, newTLSMemory the same with TLS.
+	newMemory, newTLSMemory = 12 << 10, 32 << 10
 	// connWait is how long a connection waits for memory, and connPoll how often it looks.
 	connWait, connPoll = time.Minute, 200 * time.Millisecond
 	// callMemory is the approximate memory of a further call besides its header fields and messages: a goroutine, contexts, the stream.
@@ -64,13 +70,13 @@ func memoryOf(r *request) int64 {
 	return total
 }
 
-// ConnectSoon reserves n bytes for a connection. If there is no memory, it calls free, and waits a while for others to release some.
-func ConnectSoon(memory Memory, n int64, free func()) error {
+// ConnectSoon reserves n bytes for a connection. If there is no memory, it waits a while for others to release some, as long as free, which may
+// make them, returns true.
+func ConnectSoon(memory Memory, n int64, free func() bool) error {
 	for end := time.Now().Add(connWait); ; time.Sleep(connPoll) {
-		if err := memory.Connect(n); err == nil || time.Now().After(end) {
+		if err := memory.Connect(n); err == nil || !free() || time.Now().After(end) {
 			return err
 		}
-		free()
 	}
 }
 

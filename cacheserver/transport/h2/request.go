@@ -186,6 +186,9 @@ func (c *conn) onHeaders(f *http2.MetaHeadersFrame) error {
 		return violated(http2.ErrCodeStreamClosed, "HEADERS for stream %d, which is closed", f.StreamID)
 	}
 	c.newest = f.StreamID
+	if err := c.admit(); err != nil {
+		return err
+	}
 	r, err := parseRequest(f.Fields)
 	if err != nil {
 		return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol, Cause: err}

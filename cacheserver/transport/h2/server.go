@@ -62,12 +62,14 @@ type Server struct {
 	methods map[string]method // by full name, /service/method
 
 	// Values that tests change.
-	silence                     time.Duration
+	silence, handshake          time.Duration
 	idlesASecond, resetsASecond int
 	near                        time.Duration
 
 	ctx    context.Context // parent of every call's context
 	cancel context.CancelFunc
+
+	newcomers *Newcomers
 
 	mu        sync.Mutex
 	ended     sync.Cond // signals that a connection has ended
@@ -107,9 +109,12 @@ func New(cfg Config) *Server {
 		cfg.TLS.DynamicRecordSizingDisabled = true
 	}
 	s := &Server{
-		cfg: cfg, methods: map[string]method{}, silence: silence, idlesASecond: maxIdle, resetsASecond: maxResets, near: nearRTT,
+		cfg: cfg, methods: map[string]method{}, silence: silence, handshake: HandshakeTime, idlesASecond: maxIdle, resetsASecond: maxResets, near: nearRTT,
 		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{},
-		warnings: rate{limit: maxWarnings},
+		warnings: rate{limit: maxWarnings}, newcomers: NewNewcomers(cfg.Memory, newMemory),
+	}
+	if cfg.TLS != nil {
+		s.newcomers.each = newTLSMemory
 	}
 	s.ended.L = &s.mu
 	s.ctx, s.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // calls come from other processes, so their contexts start here; Stop cancels them
@@ -148,7 +153,9 @@ func (s *Server) Serve(listener net.Listener) error {
 		switch {
 		case err == nil:
 			pause = minPause
-			go s.serve(raw)
+			if c := s.accept(raw); c != nil {
+				go s.serve(c)
+			}
 		case s.stopping():
 			return nil
 		case isTemporary(err): // out of file descriptors: existing connections continue
@@ -198,26 +205,27 @@ func (s *Server) warn(message string, raw net.Conn, err error) {
 	}
 }
 
-// serve serves a connection until it is closed and its last call has returned.
-func (s *Server) serve(raw net.Conn) {
-	memory := int64(connMemory)
-	if s.cfg.TLS != nil {
-		memory += tlsMemory
-	}
-	if err := ConnectSoon(s.cfg.Memory, memory, s.shed); err != nil {
-		s.warn("no memory for a connection", raw, err)
-		_ = raw.Close()
-		return
-	}
-	defer s.cfg.Memory.Release(memory)
-	boundBuffer(raw, s.near)
+// accept returns a connection once there are memory and a place for it, nil if there is no memory. Meanwhile the next ones wait in the kernel.
+func (s *Server) accept(raw net.Conn) *conn {
 	c := newConn(s, raw)
+	if c.reserve(s.newcomers.each) != nil {
+		_ = raw.Close()
+		return nil
+	}
+	c.newcomer = s.newcomers.Enter(raw)
+	return c
+}
+
+// serve serves a connection until it is closed and its last call has returned.
+func (s *Server) serve(c *conn) {
+	defer func() { s.cfg.Memory.Release(c.memory) }()
+	boundBuffer(c.raw, s.near)
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
 	draining := s.draining
 	s.mu.Unlock()
 	if draining { // it was accepted while the listener was being closed
-		_ = raw.Close()
+		_ = c.raw.Close()
 	}
 	c.serve()
 }
