@@ -61,7 +61,7 @@ func (d gatedDataset) Fetch(ctx context.Context, s source.Split, window int64) (
 	if err != nil {
 		return nil, err
 	}
-	for batch, err := range fetched.Batches(ctx) {
+	for batch, err := range fetched.Batches(ctx, nil) {
 		if err != nil {
 			return nil, err
 		}

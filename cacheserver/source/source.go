@@ -66,8 +66,9 @@ type FilePlanner interface {
 // Fetched is a split whose bytes were prefetched. It is not safe for concurrent use; the caller closes it.
 type Fetched interface {
 	// Batches decodes the rows of the split in order. The sequence ends with an error, or when every row was yielded. Each call
-	// decodes again and yields the same batches. The caller releases each batch.
-	Batches(ctx context.Context) iter.Seq2[Batch, error]
+	// decodes again and yields the same batches. The caller releases each batch. room is called with the memory for pages before they are
+	// decoded, and with a negative number when it is free again; its error ends the sequence. Nil: pages may take 128 MiB.
+	Batches(ctx context.Context, room func(bytes int64) error) iter.Seq2[Batch, error]
 	// Report returns what Batches found.
 	Report() Report
 	// Close frees the prefetched bytes; batches stay valid.

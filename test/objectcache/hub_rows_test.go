@@ -56,7 +56,7 @@ func idsThroughHub(t *testing.T, endpoint, token, uri string) (ids []any) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for batch, err := range fetched.Batches(t.Context()) {
+		for batch, err := range fetched.Batches(t.Context(), nil) {
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -151,6 +151,7 @@ func (w *Limiter) begin(n int64) (done func()) {
 // need is the memory, in bytes, for loading a split.
 type need struct {
 	compressed, decoding int64 // until it is loaded
+	pages                int64 // the part of decoding for pages
 	rows                 int64 // estimate of the bytes of its rows that are in memory at a time
 	window               int64 // bytes of a column chunk that are read at a time; 0: the whole row group is prefetched
 	guessed              bool  // no split is loaded that confirms the estimates
@@ -165,6 +166,32 @@ type admission struct {
 	need    need
 	number  int64 // of admissions up to this one
 	alone   bool  // no other was admitted and not ended at the time
+	pages   int64 // that are decoded
+}
+
+// room makes room for n more bytes of pages, or fewer if n is negative. Pages that take more than was estimated are reserved in the budget.
+func (a *admission) room(n int64) error {
+	w := a.limiter
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	more := max(a.pages+n-a.need.pages, 0) - max(a.pages-a.need.pages, 0)
+	if more > 0 {
+		if err := a.budget.Reserve(more); err != nil {
+			return noRoom(err, "for its pages", "cache fewer columns, or write the table with smaller pages")
+		}
+	}
+	a.pages += n
+	if more == 0 {
+		return nil
+	}
+	a.need.decoding += more
+	w.decoding += more
+	w.limitLocked(a.budget)
+	if more < 0 {
+		a.budget.Release(-more)
+		w.changed.Broadcast()
+	}
+	return nil
 }
 
 // admit waits until there is room for loading a split and its rows, as far as estimates tell. If none is admitted, it only reserves the
@@ -197,12 +224,16 @@ func (w *Limiter) admit(ctx context.Context, budget *offheap.Budget, estimate fu
 	}
 }
 
-// countLocked counts n more admitted splits, or fewer. Buffers that no admitted split needs are unmapped, and the Go heap is kept within what
-// the budget leaves besides rows and decoding.
+// countLocked counts n more admitted splits, or fewer.
 func (w *Limiter) countLocked(n int64, of need, budget *offheap.Budget) {
 	w.admitted += int(n)
 	w.decoding += n * of.decoding
 	w.expected += n * of.rows
+	w.limitLocked(budget)
+}
+
+// limitLocked unmaps buffers that no admitted split needs, and keeps the Go heap within what the budget leaves besides rows and decoding.
+func (w *Limiter) limitLocked(budget *offheap.Budget) {
 	w.buffers.SetLimit(min(int64(w.cores)*keptBytes, w.decoding))
 	budget.LimitHeap(w.decoding)
 }

@@ -77,8 +77,8 @@ func TestRowGroupsAreDecodedOnEveryCore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if one := (&load{layout: layout}).decoding(test.split); one > coreBytes {
-			t.Errorf("%s: a row group takes %d bytes, more than a core's %d", name, one, coreBytes)
+		if pages, batches := (&load{layout: layout}).decoding(test.split); pages+batches > coreBytes {
+			t.Errorf("%s: a row group takes %d bytes, more than a core's %d", name, pages+batches, coreBytes)
 		}
 	}
 }
@@ -129,6 +129,32 @@ func TestAdmissionsKeepRoomForRows(t *testing.T) {
 				t.Errorf("%s: %d admitted, %d bytes expected, %d for decoding, %d reserved are left", name, w.admitted, w.expected, w.decoding, budget.Used())
 			}
 		})
+	}
+}
+
+// TestRoomForPages checks that pages that take more memory than was estimated reserve it in the budget, and no more than that.
+func TestRoomForPages(t *testing.T) {
+	w, budget := NewLimiter(), offheap.NewBudget(1000)
+	a, err := w.admit(t.Context(), budget, func() need { return need{compressed: 100, decoding: 80, pages: 50} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		bytes, used int64
+		fails       bool
+	}{{50, 180, false}, {1, 181, false}, {819, 1000, false}, {1, 1000, true}, {-820, 180, false}, {-50, 180, false}, {60, 190, false}} {
+		err := a.room(step.bytes)
+		var full *offheap.ExhaustedError
+		if budget.Used() != step.used || errors.As(err, &full) != step.fails {
+			t.Errorf("%d more bytes of pages: %d bytes are reserved, error %v, want %d", step.bytes, budget.Used(), err, step.used)
+		}
+	}
+	if w.decoding != 90 {
+		t.Errorf("%d bytes for decoding, want 90", w.decoding)
+	}
+	a.end()
+	if budget.Used() != 0 || w.decoding != 0 {
+		t.Errorf("%d bytes reserved and %d for decoding are left", budget.Used(), w.decoding)
 	}
 }
 

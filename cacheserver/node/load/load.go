@@ -167,10 +167,10 @@ const (
 
 // decoding estimates the memory for decoding a split, besides the rows and the compressed bytes: an uncompressed page of each column,
 // and batches.
-func (l *load) decoding(s source.Split) int64 {
+func (l *load) decoding(s source.Split) (pages, batches int64) {
 	columns := int64(l.layout.Schema().NumFields())
-	pages := min(s.Bytes, columns*pageBytes+pageRows*(s.Bytes/max(s.Rows, 1)))
-	return pages + min(s.Bytes, batchBytes)
+	pages = min(s.Bytes, columns*pageBytes+pageRows*(s.Bytes/max(s.Rows, 1)))
+	return pages, min(s.Bytes, batchBytes)
 }
 
 // rowBytes estimates the bytes of a split's rows. Estimates are corrected by the splits that are loaded: a footer doesn't tell how long the
@@ -193,7 +193,8 @@ func (l *load) needWithin(index int, room int64) need {
 	s := l.splits[index]
 	kept, guessed := l.rowBytes(index)
 	s.Bytes = max(s.Bytes, kept)
-	n := need{compressed: s.Length, decoding: l.decoding(s), rows: kept, guessed: guessed}
+	pages, batches := l.decoding(s)
+	n := need{compressed: s.Length, decoding: pages + batches, pages: pages, rows: kept, guessed: guessed}
 	if l.passing() {
 		n.rows = min(kept, 2*(passingBytes+s.Bytes/max(s.Rows, 1)))
 	}
@@ -313,7 +314,7 @@ func (l *load) decode(ctx context.Context, j job, a *admission) (err error) {
 	estimate := a.need.rows
 	var copying time.Duration
 	begin := time.Now()
-	for batch, err := range j.fetched.Batches(ctx) {
+	for batch, err := range j.fetched.Batches(ctx, a.room) {
 		if err != nil {
 			return err
 		}

@@ -177,7 +177,7 @@ func readSplit(t *testing.T, of source.Dataset, split source.Split, rows *string
 		return err
 	}
 	defer f.Close()
-	for batch, err := range f.Batches(t.Context()) {
+	for batch, err := range f.Batches(t.Context(), nil) {
 		if err != nil {
 			return err
 		}

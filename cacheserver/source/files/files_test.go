@@ -88,7 +88,7 @@ func fetch(ctx context.Context, of source.Dataset, split source.Split, row func(
 		return err
 	}
 	defer f.Close()
-	for batch, err := range f.Batches(ctx) {
+	for batch, err := range f.Batches(ctx, nil) {
 		if err != nil {
 			return err
 		}

@@ -41,7 +41,7 @@ func TestDecoders(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tbl, f := fetchFirst(t, tt.made.Metadata())
-			for b, err := range f.Batches(t.Context()) {
+			for b, err := range f.Batches(t.Context(), nil) {
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -73,7 +73,7 @@ func TestDictionaryOfLongStrings(t *testing.T) {
 	made := icetest.Local(t).Create("t", 2, ice.NewSchema(0, ice.NestedField{ID: 1, Name: "text", Type: ice.PrimitiveTypes.String}))
 	_, f := fetchFirst(t, addFile(t, made, parquetOf(t, rec), rows, nil))
 	total := int64(0)
-	for batch, err := range f.Batches(t.Context()) {
+	for batch, err := range f.Batches(t.Context(), nil) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -168,7 +168,7 @@ func TestWrittenWhileDecoded(t *testing.T) {
 	}
 	defer f.Close()
 	writeAgain(t, split.File)
-	for b, err2 := range f.Batches(t.Context()) {
+	for b, err2 := range f.Batches(t.Context(), nil) {
 		if err = err2; err == nil {
 			b.Release()
 		}

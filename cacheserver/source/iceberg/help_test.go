@@ -50,7 +50,7 @@ func sorted(rows []string) []string {
 // keptOf decodes a split to batches of the rows that are kept.
 func keptOf(ctx context.Context, f source.Fetched) iter.Seq2[arrow.RecordBatch, error] {
 	return func(yield func(arrow.RecordBatch, error) bool) {
-		for b, err := range f.Batches(ctx) {
+		for b, err := range f.Batches(ctx, nil) {
 			if err != nil {
 				yield(nil, err)
 				return

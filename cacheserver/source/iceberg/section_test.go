@@ -35,7 +35,7 @@ func inOrder(t *testing.T, tbl *Table, splits []source.Split) []string {
 		if err != nil {
 			t.Fatalf("rows %d to %d: %v", s.First, s.End(), err)
 		}
-		for b, err := range f.Batches(t.Context()) {
+		for b, err := range f.Batches(t.Context(), nil) {
 			if err != nil {
 				t.Fatalf("rows %d to %d: %v", s.First, s.End(), err)
 			}
@@ -124,7 +124,7 @@ func TestPieceReadsItsPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		for b, err := range f.Batches(t.Context()) {
+		for b, err := range f.Batches(t.Context(), nil) {
 			if err != nil {
 				t.Fatal(err)
 			}

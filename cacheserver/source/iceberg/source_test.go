@@ -116,7 +116,7 @@ func countRows(t *testing.T, dataset source.Dataset, s source.Split) (rows int64
 		t.Fatal(err)
 	}
 	defer fetched.Close()
-	for batch, err := range fetched.Batches(t.Context()) {
+	for batch, err := range fetched.Batches(t.Context(), nil) {
 		if err != nil {
 			t.Fatal(err)
 		}

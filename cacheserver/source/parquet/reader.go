@@ -41,6 +41,7 @@ type RowReader struct {
 	used       int64                // rows of it that were returned
 	raw        []arrow.Array        // columns of the file in the current batch
 	at         int64                // the row group's next row
+	held       int64                // of section.Room, for rest
 }
 
 // NewRowReader returns a reader of the rows of s, in record batches of at most batch rows with the columns of p. The caller closes
@@ -50,6 +51,9 @@ func NewRowReader(ctx context.Context, p *Projection, from *objstore.File, s Sec
 	r := &RowReader{footer: p.footer, file: from, section: s, projection: p, mem: mem, batch: batch, at: s.first}
 	if len(p.leaves) == 0 {
 		return r, nil
+	}
+	if r.section.Room == nil {
+		r.section.Room = roomFor(usualRoom)
 	}
 	_, r.pageBytes = p.footer.largestChunk(s.group)
 	rest, err := r.open(from)
@@ -73,9 +77,14 @@ func (r *RowReader) openRest(ctx context.Context, from *objstore.File, leaves []
 		if err != nil {
 			return err
 		}
-		if err := decode.Verify(chunk, source.WithoutZeros(r.mem)); err != nil {
+		room, err := decode.Verify(chunk, source.WithoutZeros(r.mem))
+		if err == nil {
+			err = r.section.Room(room)
+		}
+		if err != nil {
 			return fmt.Errorf("column %q: %w", chunk.Leaf.Path(), err)
 		}
+		r.held += room
 	}
 	var err error
 	r.rest, err = r.footer.records(ctx, from, r.section.group, leaves, r.batch, r.mem)
@@ -161,7 +170,7 @@ func (r *RowReader) chunk(from *objstore.File, at int) (decode.Chunk, error) {
 	meta := r.footer.meta.RowGroups[r.section.group].Columns[at].GetMetaData()
 	return decode.Chunk{
 		File: from, Offset: bytes.Offset, Length: bytes.Length, Codec: compress.Compression(meta.GetCodec()), PageBytes: r.pageBytes,
-		Window: r.section.Window, Leaf: r.footer.meta.Schema.Column(at), Rows: r.footer.Rows(r.section.group), Values: meta.GetNumValues(),
+		Window: r.section.Window, Room: r.section.Room, Leaf: r.footer.meta.Schema.Column(at), Rows: r.footer.Rows(r.section.group), Values: meta.GetNumValues(),
 	}, nil
 }
 
@@ -344,6 +353,10 @@ func (r *RowReader) Close() {
 	}
 	if r.rest != nil {
 		r.rest.Release()
+	}
+	if r.held > 0 {
+		_ = r.section.Room(-r.held) // less memory is always there
+		r.held = 0
 	}
 }
 

@@ -23,6 +23,24 @@ type Section struct {
 	Pages map[int]SectionPages
 	// Window is how many bytes of a column chunk are read at a time, where they are not in memory; 0: a default.
 	Window int64
+	// Room is called with the memory for pages before they are decoded, and with a negative number when it is free again. An error is returned
+	// in place of the rows. Nil: there is room for usualRoom bytes.
+	Room func(bytes int64) error
+}
+
+// usualRoom is how many bytes of pages a reader of rows may have at a time, unless its section says.
+const usualRoom = 128 << 20
+
+// roomFor returns a Section.Room of limit bytes.
+func roomFor(limit int64) func(int64) error {
+	used := int64(0)
+	return func(bytes int64) error {
+		if bytes > limit-used {
+			return fmt.Errorf("no room for it beside %d bytes of other pages, at most %d are used: write the file with smaller pages", used, limit)
+		}
+		used += bytes
+		return nil
+	}
 }
 
 // SectionPages are consecutive data pages of a column chunk.

@@ -21,11 +21,11 @@ import (
 
 // Batches decodes the split's rows in order, about 4 MiB at a time. The sequence ends with an error or when every row was yielded: a
 // row group with fewer or more rows than its footer states is an error, whatever else applies. Each call decodes again and yields the
-// same batches.
-func (f *Fetched) Batches(ctx context.Context) iter.Seq2[source.Batch, error] {
+// same batches. room is Section.Room of package parquet.
+func (f *Fetched) Batches(ctx context.Context, room func(bytes int64) error) iter.Seq2[source.Batch, error] {
 	return func(yield func(source.Batch, error) bool) {
 		ctx := compute.WithAllocator(ctx, f.table.Mem)
-		d, err := f.decoder(ctx)
+		d, err := f.decoder(ctx, room)
 		if err != nil {
 			yield(source.Batch{}, f.failed(err))
 			return
@@ -62,7 +62,7 @@ type decoder struct {
 	stated  *statistics
 }
 
-func (f *Fetched) decoder(ctx context.Context) (*decoder, error) {
+func (f *Fetched) decoder(ctx context.Context, room func(bytes int64) error) (*decoder, error) {
 	d := &decoder{fetched: f, first: f.footer.FirstRow(f.split.RowGroup)}
 	var err error
 	if f.file.Deletes != nil {
@@ -76,7 +76,9 @@ func (f *Fetched) decoder(ctx context.Context) (*decoder, error) {
 	}
 	d.filter = f.table.Filter.Evaluator(paths)
 	batch := parquet.BatchRows(f.columns.Projection.Weight(f.split.RowGroup, len(f.table.Fields)), f.footer.Rows(f.split.RowGroup))
-	if d.rows, err = parquet.NewRowReader(ctx, f.columns.Projection, f.bytes, f.section, batch, f.table.Mem); err != nil {
+	section := f.section
+	section.Room = room
+	if d.rows, err = parquet.NewRowReader(ctx, f.columns.Projection, f.bytes, section, batch, f.table.Mem); err != nil {
 		return nil, err
 	}
 	f.report = source.Report{}

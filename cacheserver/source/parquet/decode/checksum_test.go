@@ -67,7 +67,7 @@ func TestFlippedBits(t *testing.T) {
 			continue
 		}
 		chunk, good := summed(t, chunkOf(t, data, 0))
-		if err := Verify(chunk, memory.DefaultAllocator); err != nil {
+		if _, err := Verify(chunk, memory.DefaultAllocator); err != nil {
 			t.Fatalf("seed %d, %s: %v", seed, about, err)
 		}
 		want, err := readWhole(chunk)
@@ -136,7 +136,7 @@ func TestVerify(t *testing.T) {
 		}), "some have none"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := Verify(tt.chunk, memory.DefaultAllocator)
+			_, err := Verify(tt.chunk, memory.DefaultAllocator)
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !bytes.Contains([]byte(err.Error()), []byte(tt.want))) {
 				t.Errorf("%v, want an error with %q", err, tt.want)
 			}

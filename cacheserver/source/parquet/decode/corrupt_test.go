@@ -28,7 +28,7 @@ func FuzzCorruptColumn(f *testing.F) {
 		t.Logf("%d rows of %s, nullable %t; %s", rows.Len(), field.Type, field.Nullable, about)
 		data := write(t, field, rows, int64(rows.Len()), properties)
 		d.damage(t, data)
-		mem := memory.NewCheckedAllocator(bounded{dirty{memory.DefaultAllocator}, t})
+		mem := memory.NewCheckedAllocator(bounded{dirty{memory.DefaultAllocator}, t, mostAtOnce})
 		defer mem.AssertSize(t, 0)
 		c, err := d.openChunk(t, data, 0, mem)
 		if err != nil {
@@ -59,12 +59,13 @@ const mostAtOnce = 64 << 20
 // bounded is an allocator that fails the test if damage causes a large allocation.
 type bounded struct {
 	dirty
-	t *testing.T
+	t    *testing.T
+	most int
 }
 
 func (b bounded) Allocate(size int) []byte {
-	if size > mostAtOnce {
-		b.t.Fatalf("%d bytes are allocated at once, want at most %d", size, mostAtOnce)
+	if size > b.most {
+		b.t.Fatalf("%d bytes are allocated at once, want at most %d", size, b.most)
 	}
 	return b.dirty.Allocate(size)
 }

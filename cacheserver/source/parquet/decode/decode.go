@@ -27,7 +27,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/schema"
 )
 
-// Chunk is a column chunk to decode. All fields are required, except for Window and Pages.
+// Chunk is a column chunk to decode. All fields are required, except for Window, Room and Pages.
 type Chunk struct {
 	// File has the chunk's pages at [Offset, Offset+Length), the dictionary first. If it has a method Near(offset, length int64)
 	// []byte, pages that this returns are decoded without copying them.
@@ -38,6 +38,9 @@ type Chunk struct {
 	// Codec is the compression of the pages, and PageBytes bounds the uncompressed size of a page.
 	Codec     compress.Compression
 	PageBytes int64
+	// Room, unless it is nil, is called with the memory for a page before it is allocated, and with a negative number when that is free again. An
+	// error is returned in place of the page.
+	Room func(bytes int64) error
 	// Leaf is the Parquet column.
 	Leaf *schema.Column
 	// Field is the Arrow field of its rows: the top-level field that pqarrow yields for it without a stored Arrow schema.
@@ -122,7 +125,7 @@ func Open(chunk Chunk, mem memory.Allocator) (*Column, error) {
 		return nil, err
 	}
 	c.values = c.kind.values(c.kind.width)
-	c.pages = pages{from: chunk.File, at: chunk.Offset, end: chunk.Offset + chunk.Length, then: chunk.Pages, most: chunk.PageBytes, window: chunk.Window, mem: mem}
+	c.pages = pages{from: chunk.File, at: chunk.Offset, end: chunk.Offset + chunk.Length, then: chunk.Pages, most: chunk.PageBytes, window: chunk.Window, room: chunk.Room, mem: mem}
 	if chunk.Pages != nil {
 		c.rowsRead, c.endRow = chunk.Pages.Row, chunk.Pages.Row+chunk.Pages.Rows
 	}

@@ -18,11 +18,12 @@ func (p *pages) dropDictionary() {
 // readDictionary reads a dropped dictionary again.
 func (p *pages) readDictionary() (page, error) {
 	again := pages{
-		from: p.from, at: p.dictionaryAt, end: p.end, most: p.most, codec: p.codec, streams: p.streams, mem: p.mem,
+		from: p.from, at: p.dictionaryAt, end: p.end, most: p.most, codec: p.codec, streams: p.streams, mem: p.mem, window: p.window, room: p.room,
 	}
 	dictionary, err := again.read()
 	if err == nil {
 		p.kept, again.kept, p.dropped = again.kept, nil, false
+		p.heldKept, again.heldKept = again.heldKept, 0
 	}
 	again.close()
 	return dictionary, err
@@ -33,4 +34,5 @@ func (p *pages) freeKept() {
 		p.free(&p.kept[i])
 	}
 	p.kept = nil
+	p.giveBack(&p.heldKept)
 }

@@ -27,6 +27,10 @@ type pages struct {
 	streams bool           // codec can uncompress a page as a stream, see stream
 	mem     memory.Allocator
 
+	room     func(bytes int64) error // Chunk.Room
+	held     int64                   // of room, for body and plain
+	heldKept int64                   // of room, for the dictionary
+
 	checked bool // a data page was read,
 	summed  bool // and it had a CRC, so all of them must have one
 
@@ -47,6 +51,10 @@ const (
 	windowBytes = 64 << 10 // length of a read for headers and small pages, unless it is given
 	mostHeader  = 16 << 20 // headers are long if they have long statistics
 	largeBytes  = 4 << 20  // bodies of this size or more are uncompressed as a stream, if the codec can
+
+	stretchBytes = 8  // of a value of a decoded dictionary
+	lengthsBytes = 8  // of a value of a page that has the lengths of all values first: of prefix and suffix
+	sliceBytes   = 24 // of a value of a dictionary that arrow-go decodes
 )
 
 // page is a page with values, of any kind.
@@ -119,14 +127,16 @@ func (p *pages) read() (page, error) {
 	if (pg.kind == kindDataV1 || pg.kind == kindDataV2) && !pg.usesDictionary() {
 		p.dropDictionary()
 	}
+	if err := p.reserve(&pg, h.page.value[pageCompressed], size); err != nil {
+		return page{}, err
+	}
 	err = p.content(&pg, &h, int(size))
 	return pg, err
 }
 
 // content reads and uncompresses the body of a page whose header was read.
 func (p *pages) content(pg *page, h *header, size int) (err error) {
-	length := h.page.value[pageCompressed]
-	if p.streams && pg.kind != kindDataV2 && length > largeBytes && int64(len(p.near())) < length {
+	if p.streamed(pg, h.page.value[pageCompressed]) {
 		pg.data, err = p.stream(h, size)
 	} else {
 		err = p.whole(pg, h, size)
@@ -135,6 +145,40 @@ func (p *pages) content(pg *page, h *header, size int) (err error) {
 		pg.data = p.keep(pg.data)
 	}
 	return err
+}
+
+// streamed reports whether the body of a page, length bytes, is uncompressed as a stream.
+func (p *pages) streamed(pg *page, length int64) bool {
+	return p.streams && pg.kind != kindDataV2 && length > largeBytes && int64(len(p.near())) < length
+}
+
+// reserve reserves the memory for a page whose header was read: length bytes that size bytes are uncompressed from. What was reserved for the
+// page before it counts.
+func (p *pages) reserve(pg *page, length, size int64) error {
+	if p.room == nil {
+		return nil
+	}
+	need := int64(0)
+	if p.codec != nil || pg.kind == kindDictionary {
+		need = size
+	}
+	if p.window > 0 && length > p.window && !p.streamed(pg, length) {
+		need += length // the windows are reserved otherwise
+	}
+	switch {
+	case pg.kind == kindDictionary:
+		need += min(int64(pg.n), size) * stretchBytes
+	case pg.encoding == parquet.Encodings.DeltaLengthByteArray, pg.encoding == parquet.Encodings.DeltaByteArray:
+		need += int64(pg.n) * lengthsBytes
+	}
+	if need <= p.held {
+		return nil
+	}
+	if err := p.room(need - p.held); err != nil {
+		return fmt.Errorf("it has %d bytes uncompressed: %w", size, err)
+	}
+	p.held = need
+	return nil
 }
 
 // whole reads the complete body of a page and then uncompresses it.
@@ -186,35 +230,46 @@ func (p *pages) verify(h *header, sum uint32) error {
 	return nil
 }
 
-// Verify checks the CRCs of a chunk's pages, for readers that don't. Bodies of pages without a CRC are not read.
-func Verify(chunk Chunk, mem memory.Allocator) error {
+// Verify checks the CRCs of a chunk's pages, for readers that don't. Bodies of pages without a CRC are not read. It returns the memory for the
+// chunk's largest page, uncompressed, and its dictionary.
+func Verify(chunk Chunk, mem memory.Allocator) (room int64, err error) {
 	p := pages{from: chunk.File, at: chunk.Offset, end: chunk.Offset + chunk.Length, window: chunk.Window, mem: mem}
 	defer p.close()
+	var data, dictionary int64
 	for p.at < p.end {
 		at := p.at
-		if err := p.verifyNext(); err != nil {
-			return fmt.Errorf("page at offset %d: %w", at, err)
+		h, err := p.verifyNext()
+		if err != nil {
+			return 0, fmt.Errorf("page at offset %d: %w", at, err)
 		}
+		size := h.page.value[pageUncompressed]
+		if h.page.value[pageKind] != kindDictionary {
+			data = max(data, size)
+			continue
+		}
+		if chunk.Leaf.PhysicalType() == parquet.Types.ByteArray {
+			size += min(max(h.data.value[dataValues], 0), size) * sliceBytes
+		}
+		dictionary = max(dictionary, size)
 	}
-	return nil
+	return data + dictionary, nil
 }
 
 // verifyNext checks the page at p.at and advances past it.
-func (p *pages) verifyNext() error {
-	h, err := p.header()
-	if err != nil {
-		return err
+func (p *pages) verifyNext() (h header, err error) {
+	if h, err = p.header(); err != nil {
+		return h, err
 	}
 	size := h.page.value[pageCompressed]
 	if !h.page.has(pageCRC) && 0 <= size && size <= p.end-p.at {
 		p.at += size
-		return p.verify(&h, 0)
+		return h, p.verify(&h, 0)
 	}
 	body, err := p.bytes(size)
 	if err != nil {
-		return err
+		return h, err
 	}
-	return p.verify(&h, h.checksum(body))
+	return h, p.verify(&h, h.checksum(body))
 }
 
 // readV2 splits the levels, which are not compressed, off the body.
@@ -329,6 +384,7 @@ func (p *pages) uncompress(body []byte, size int, compressed bool) ([]byte, erro
 // keep makes the bytes of a page valid until freeKept. They start at the beginning of an allocation, so that values in them are
 // aligned.
 func (p *pages) keep(data []byte) []byte {
+	p.heldKept, p.held = p.heldKept+p.held, 0
 	if len(data) == 0 {
 		return nil
 	}
@@ -367,7 +423,16 @@ func (p *pages) close() {
 	p.free(&p.buffer)
 	p.free(&p.body)
 	p.free(&p.plain)
+	p.giveBack(&p.held)
 	p.freeKept()
+}
+
+// giveBack returns what was reserved of room.
+func (p *pages) giveBack(held *int64) {
+	if *held > 0 {
+		_ = p.room(-*held) // less memory is always there
+		*held = 0
+	}
 }
 
 func readFull(from io.ReaderAt, b []byte, at int64) error {
