@@ -23,7 +23,9 @@ type Budget struct {
 	clients atomic.Int64 // the part of used that Clients reserved
 	mapped  atomic.Int64 // the part of used that arenas reserved
 
-	evictable atomic.Int64 // the part of mapped that arenas can free at once: regions that nobody holds, and blocks that no arena uses
+	// evictable is the part of used that evictors can free at once: regions that nobody holds, blocks that no arena uses, and what
+	// Clients.Evictable counts.
+	evictable atomic.Int64
 
 	mu       sync.Mutex
 	evictors []evictor

@@ -73,6 +73,21 @@ func (c Clients) Release(n int64) {
 	c.budget.Release(n)
 }
 
+// Evictable adds n, which may be negative, to the bytes that are released by the function of OnShortage when others need them.
+func (c Clients) Evictable(n int64) { c.budget.evictable.Add(n) }
+
+// OnShortage registers what is called when a reservation lacks n bytes. It releases at least as many of those that Evictable counts, if there are so
+// many, and returns how many.
+func (c Clients) OnShortage(release func(n int64) (freed int64)) {
+	c.budget.addEvictor(&shortage{release})
+}
+
+// shortage is an evictor of memory of clients.
+type shortage struct{ release func(n int64) (freed int64) }
+
+// evict implements evictor.
+func (s *shortage) evict(n int64) (freed int64) { return s.release(n) }
+
 // Free is the number of bytes that responses may still reserve.
 func (c Clients) Free() int64 {
 	return max(c.forAnswers()-c.budget.Used()+c.budget.evictable.Load(), 0)

@@ -200,3 +200,20 @@ def test_little_memory_is_kept(server: Path, tmp_path: Path) -> None:
         while connections(address) > 2:  # the server closes a connection some time after the client has
             assert time.monotonic() < late, f"{connections(address)} memories are kept"
             time.sleep(0.01)
+
+
+def test_idle_memory_is_taken_back(server: Path, tmp_path: Path, messages: list[int]) -> None:
+    with DataCache.local(wide(tmp_path), program=server, progress=False, memory_limit="300Mi") as cache:
+        location = cache.get_flight_info({"kind": "shard", "index": 0, "total": 1}).endpoints[0].location
+        want, before = batches(cache), len(messages)
+        (idle,) = cache._shared._idle.values()  # pyright: ignore[reportPrivateUsage]
+        others = list[SharedMemory]()  # of clients that make no call
+        while idle.alive:
+            assert len(others) < 200, "the server has memory for any number of clients, and takes none back"
+            others.append(SharedMemory(int(location.rpartition(":")[2]), Slots(64, 1 << 20)))
+        again = batches(cache)
+        assert before > 0, "no rows came in shared memory"
+        assert len(messages) == 2 * before, "not all rows came in another memory"
+        assert all(got.equals(wanted) for got, wanted in zip(again, want, strict=True))
+        for other in others:
+            other.close()

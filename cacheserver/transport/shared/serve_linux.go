@@ -123,7 +123,11 @@ func (s *Server) give(conn *net.UnixConn, slots, bytes int) (remove func(), m *M
 		return nil, nil, err
 	}
 	defer func() { _ = unix.Close(fd) }()
-	m, token := newMemory(mapped, slots, allowance, func(b []byte) { _ = unix.Munmap(b) }), rand.Text()
+	m, token := newMemory(mapped, slots, s.clients, allowance, system{
+		unmap:   func(b []byte) { _ = unix.Munmap(b) },
+		discard: func(b []byte) { _ = unix.Madvise(b, unix.MADV_REMOVE) },
+		hangUp:  func() { _ = conn.Close() },
+	}), rand.Text()
 	remove = s.add(token, m)
 	packet := append(binary.LittleEndian.AppendUint32(nil, uint32(slots)), token...)
 	if _, _, err := conn.WriteMsgUnix(packet, unix.UnixRights(fd), nil); err != nil {

@@ -6,9 +6,14 @@
 package shared
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/offheap"
 )
@@ -30,9 +35,26 @@ type Server struct {
 	memories map[string]*Memory // by token
 }
 
-// New returns a server. The bytes of memories are reserved in the memory for clients.
+// New returns a server. The bytes of memories are reserved in the memory for clients. Memories that no call uses are taken back when others need
+// their bytes, the one that was used longest ago first.
 func New(clients offheap.Clients, log *slog.Logger) *Server {
-	return &Server{clients: clients, log: log, memories: map[string]*Memory{}}
+	s := &Server{clients: clients, log: log, memories: map[string]*Memory{}}
+	clients.OnShortage(s.takeBack)
+	return s
+}
+
+// takeBack takes memories back that no call uses, until n bytes are free or there are no more.
+func (s *Server) takeBack(n int64) (freed int64) {
+	s.mu.Lock()
+	idle := slices.SortedFunc(maps.Values(s.memories), func(a, b *Memory) int { return cmp.Compare(a.quiet.Load(), b.quiet.Load()) })
+	s.mu.Unlock()
+	for _, m := range idle {
+		if freed >= n {
+			break
+		}
+		freed += m.takeBack()
+	}
+	return freed
 }
 
 // Use returns the memory that a client has named in a call, which must call Done. It returns nil if there is none, or another call uses it.
@@ -51,6 +73,8 @@ func (s *Server) add(token string, m *Memory) (remove func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.memories[token] = m
+	m.quiet.Store(time.Now().UnixNano())
+	s.clients.Evictable(m.size())
 	return func() {
 		s.mu.Lock()
 		delete(s.memories, token)
@@ -76,10 +100,12 @@ func (s *Server) reserve(slots, bytes int) (*offheap.Allowance, int) {
 // Memory is the memory of one client. It is safe for concurrent use.
 type Memory struct {
 	slot      int // bytes of each
+	clients   offheap.Clients
 	allowance *offheap.Allowance
-	unmap     func([]byte)
+	system    system
 	returned  chan struct{} // has a value after slots came back
 	gone      chan struct{} // closed when the client is gone
+	quiet     atomic.Int64  // when it was made, or the last call ended to use it, in Unix nanoseconds
 
 	mu     sync.Mutex
 	mapped []byte
@@ -87,12 +113,19 @@ type Memory struct {
 	lent   []bool // by slot: the server writes it, or the client has it
 	ready  []bool // by slot: its pages are mapped
 	used   bool   // by a call
-	left   bool   // the client is gone
+	left   bool   // the client is gone, or the memory was taken back
 }
 
-func newMemory(mapped []byte, slots int, allowance *offheap.Allowance, unmap func([]byte)) *Memory {
+// system is what a memory does by the operating system.
+type system struct {
+	unmap   func([]byte)
+	discard func([]byte) // frees pages of the memory, for the client too
+	hangUp  func()       // ends the connection to the client
+}
+
+func newMemory(mapped []byte, slots int, clients offheap.Clients, allowance *offheap.Allowance, system system) *Memory {
 	m := &Memory{
-		slot: len(mapped) / slots, allowance: allowance, unmap: unmap, returned: make(chan struct{}, 1), gone: make(chan struct{}),
+		slot: len(mapped) / slots, clients: clients, allowance: allowance, system: system, returned: make(chan struct{}, 1), gone: make(chan struct{}),
 		mapped: mapped, lent: make([]bool, slots), ready: make([]bool, slots),
 	}
 	for i := range slots {
@@ -158,31 +191,63 @@ func (m *Memory) use() bool {
 		return false
 	}
 	m.used = true
+	m.clients.Evictable(-m.size())
 	return true
 }
+
+// size is the number of bytes of all slots.
+func (m *Memory) size() int64 { return int64(m.slot) * int64(len(m.lent)) }
 
 // Done ends the use by a call, whose slots must not be written any more.
 func (m *Memory) Done() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.used = false
-	m.closeLocked()
+	m.quiet.Store(time.Now().UnixNano())
+	m.clients.Evictable(m.size())
+	if m.left {
+		m.closeLocked()
+	}
 }
 
 // leave says that the client is gone.
 func (m *Memory) leave() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.left = true
-	close(m.gone)
-	m.closeLocked()
-}
-
-func (m *Memory) closeLocked() {
-	if m.used || !m.left {
+	if m.left {
 		return
 	}
-	m.unmap(m.mapped)
+	m.left = true
+	close(m.gone)
+	if !m.used {
+		m.closeLocked()
+	}
+}
+
+// takeBack ends the memory if no call uses it, and returns how many bytes it has released. Slots that the client has not given back stay as they are;
+// the client finds that the connection has ended, and asks for another memory when it needs one.
+func (m *Memory) takeBack() (freed int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.used || m.left {
+		return 0
+	}
+	for _, n := range m.free {
+		if m.ready[n] {
+			m.system.discard(m.mapped[n*m.slot : (n+1)*m.slot])
+		}
+	}
+	m.left = true
+	close(m.gone)
+	m.system.hangUp()
+	m.closeLocked()
+	return m.size()
+}
+
+// closeLocked releases a memory that no call uses.
+func (m *Memory) closeLocked() {
+	m.system.unmap(m.mapped)
 	m.mapped = nil
+	m.clients.Evictable(-m.size())
 	m.allowance.Close()
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"os/exec"
 	"sync/atomic"
 	"syscall"
@@ -177,6 +178,90 @@ func TestRefusals(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestIdleMemoryIsTakenBack checks that a reservation for which there is no room takes back the memory that no call has used for the longest time,
+// and no more than it needs, but none that a call uses; and that pages are freed but those that the client has.
+func TestIdleMemoryIsTakenBack(t *testing.T) {
+	t.Parallel()
+	const size = leastSlots * slot
+	server, budget, at := start(t)
+	var conns [3]*net.UnixConn
+	var tokens [3]string
+	var fds [3]int
+	for i := range conns {
+		conns[i] = dial(t, at)
+		tokens[i], fds[i] = ask(t, conns[i], leastSlots, slot)
+	}
+	lent := server.Use(tokens[0]) // the client keeps one of two slots, and is the last one whose call ends
+	kept, returned := lent.Take(t.Context()), lent.Take(t.Context())
+	copy(kept.Bytes, "kept")
+	give(t, conns[0], uint32(returned.Number))
+	proctest.Eventually(t, time.Minute, func() error {
+		lent.mu.Lock()
+		defer lent.mu.Unlock()
+		if len(lent.free) != leastSlots-1 {
+			return fmt.Errorf("%d slots are free", len(lent.free))
+		}
+		return nil
+	})
+	lent.Done()
+	inUse := server.Use(tokens[2])
+	clients := budget.Clients()
+	free := int64(limit) - budget.Used()
+	has := func(step string, want ...bool) {
+		t.Helper()
+		for i, w := range want {
+			server.mu.Lock()
+			m := server.memories[tokens[i]]
+			server.mu.Unlock()
+			if got := m != nil && !m.ended(); got != w {
+				t.Errorf("%s: memory %d is there: %v, want %v", step, i, got, w)
+			}
+		}
+	}
+	if err := clients.Reserve(free); err != nil {
+		t.Fatal(err)
+	}
+	has("as much as is free", true, true, true)
+	if err := clients.Reserve(1); err != nil {
+		t.Fatal(err)
+	}
+	has("a byte more", true, false, true)
+	_ = conns[1].SetReadDeadline(time.Now().Add(time.Minute))
+	if n, err := conns[1].Read(make([]byte, 1)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the client reads %d bytes, %v, want the end", n, err)
+	}
+	if err := clients.Reserve(size); err != nil {
+		t.Fatal(err)
+	}
+	has("more than one memory", false, false, true)
+	if err := clients.Reserve(size); err == nil {
+		t.Error("the memory of a call was taken back")
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(fds[0], &stat); err != nil || stat.Blocks*512 != slot {
+		t.Errorf("the client's memory has %d bytes, %v, want those of one slot", stat.Blocks*512, err)
+	}
+	mapped, err := unix.Mmap(fds[0], 0, size, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(mapped[kept.Number*slot:][:4]); got != "kept" {
+		t.Errorf("the client's slot has %q", got)
+	}
+	inUse.Done()
+	clients.Release(free + 1 + size)
+	if token, _ := ask(t, dial(t, at), leastSlots, slot); token == "" {
+		t.Error("a client gets no memory any more")
+	}
+}
+
+// ended reports whether a memory is of no use any more.
+func (m *Memory) ended() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.left
 }
 
 // TestOtherUser connects as another user.
