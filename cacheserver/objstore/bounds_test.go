@@ -162,3 +162,17 @@ func TestHubInPlainText(t *testing.T) {
 	_, err := New(Config{CAFile: authority, Hub: Hub{Endpoint: hub.URL, Token: "secret"}}).Open(t.Context(), "hf://owner/name/key")
 	checkError(t, err, errProtocol, []string{hub.URL, "redirects", plain.URL[len("http://"):]})
 }
+
+// TestRepeatedPage lists a folder whose second page names itself as the next one.
+func TestRepeatedPage(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>n</NextContinuationToken></ListBucketResult>`)
+	}))
+	t.Cleanup(server.Close)
+	s := New(Config{GCS: GCS{Endpoint: server.URL, Anonymous: true}})
+	var last error
+	for _, err := range s.List(t.Context(), "gs://box/folder") {
+		last = err
+	}
+	checkError(t, last, errProtocol, []string{"gs://box/folder", `page "n" of the list names itself`})
+}

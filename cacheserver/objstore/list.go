@@ -143,7 +143,9 @@ func (s *Store) listRemote(ctx context.Context, folder string, loc location, yie
 		var p page
 		err := s.retry(ctx, folder, func(ctx context.Context) error {
 			return s.Attempt(ctx, func(ctx context.Context, _ func(int)) (err error) {
-				p, err = b.list(ctx, prefix, token)
+				if p, err = b.list(ctx, prefix, token); err == nil && token != "" && p.next == token {
+					err = fmt.Errorf("page %.64q of the list names itself as the next one: %w", token, errProtocol)
+				}
 				return err
 			})
 		})
