@@ -682,6 +682,8 @@ soak: schedules build training-venv ## Run schedules, then real servers that are
 	@PYTHONPATH=python/src $(TRAINING) -m pytest python/tests/test_resize.py -k "histories or leave_nothing" --rootdir python -c python/pyproject.toml --server $(SERVER) --thorough 125
 	@echo "==> soak: $(SOAK) blows at random; the log's FAULTS_SEED repeats a run (about 10 s a blow)"
 	@FAULTS_ROUNDS=$(SOAK) go test ./test/faults -run '^TestKillsAtRandom$$' -count=1 -timeout=0 -v
+	@echo "==> soak: clients ask upstreams that misbehave at random 2,000 times; a failure names the UPSTREAM_SEED that repeats it (about 4 min)"
+	@UPSTREAM_CASES=2000 go test ./test/faults -run '^TestUpstreamsThatMisbehaveAtRandom$$' -count=1 -timeout=0
 	@echo "==> soak: 2,000 random filters beside DuckDB; a failure names the SELECTION_SEED that repeats it (about 2 min)"
 	@SELECTION_FILTERS=2000 $(PYTHON) -m pytest test/conformance/test_selections.py -k random --server $(SERVER)
 	@echo "==> soak: 10,000 epochs in order version 2; a failure names the LANES_SEED that repeats it (about 3 min)"
