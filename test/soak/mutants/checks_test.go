@@ -48,6 +48,118 @@ var checks = []struct{ name, file, old, new, by string }{
 		"a writer may have all puts", "cacheserver/put/catalog.go",
 		"own >= mostOfWriter", "own >= mostPuts", "./cacheserver/put TestOneWriterHasNotAllPuts",
 	},
+	{
+		"what is no file is read", "internal/reload/reload.go",
+		"if !info.Mode().IsRegular() {", "if false {", "./internal/reload TestPathOfSomethingElse",
+	},
+	{
+		"parts are taken without a right", "cacheserver/node/stage/receive.go",
+		"if err := guard.Put(stream.Context(), ticket.Writer); err != nil {", "if err := guard.Put(stream.Context(), ticket.Writer); false {", "./cacheserver/node/stage TestTicketsAreOfWriters",
+	},
+	{
+		"parts go on after the right has ended", "cacheserver/node/stage/receive.go",
+		"if guard.Put(stream.Context(), ticket.Writer) != nil {", "if false {", "./cacheserver/node/stage TestPartsEndWithTheRight",
+	},
+	{
+		"who may read may put", "cacheserver/access/guard.go",
+		"\treturn g.mayWrite(ctx, who)\n}\n\n// Permits", "\treturn nil\n}\n\n// Permits", "./cacheserver/node/stage TestTicketsAreOfWriters",
+	},
+	{
+		"a connection reserves all of its memory at once", "cacheserver/transport/h2/conn.go",
+		"return c.reserve(memory - c.memory)", "return nil", "./cacheserver/transport/h2 TestMemoryOfANewcomer",
+	},
+	{
+		"shared memory is never taken back", "cacheserver/transport/shared/shared.go",
+		"\tclients.OnShortage(s.takeBack)\n", "", "./cacheserver/transport/shared TestIdleMemoryIsTakenBack",
+	},
+	{
+		"all idle shared memory is taken back", "cacheserver/transport/shared/shared.go",
+		"if freed >= n {", "if false {", "./cacheserver/transport/shared TestIdleMemoryIsTakenBack",
+	},
+	{
+		"a spill file is valid anywhere", "cacheserver/spill/spill.go",
+		"return fmt.Errorf(\"written as %s\", has)", "return nil", "./cacheserver/spill TestFilesAreBoundToTheirPlace",
+	},
+	{
+		"a spill file of an older release is valid anywhere", "cacheserver/spill/spill.go",
+		"case has == want || has == \"\" && d.unplaced:", "case has == want || has == \"\":", "./cacheserver/spill TestFilesAreBoundToTheirPlace",
+	},
+	{
+		"links in place of spill files are followed", "cacheserver/spill/spill.go",
+		"unix.O_NOFOLLOW | unix.O_NONBLOCK", "unix.O_NONBLOCK", "./cacheserver/spill TestForeignFiles",
+	},
+	{
+		"the length of a spill file's head is not checked", "cacheserver/spill/spill.go",
+		"if length > uint64(info.Size()) {", "if false {", "./cacheserver/spill TestBrokenHeads",
+	},
+	{
+		"a note is valid anywhere", "cacheserver/spill/note.go",
+		"xxh3.Hash128Seed(text, xxh3.HashString(place))", "xxh3.Hash128(text)", "./cacheserver/spill TestNotes",
+	},
+	{
+		"the record of another put is taken", "cacheserver/node/stage/disk.go",
+		"r.Put.ID != id || r.Put.Parts < 1", "r.Put.Parts < 1", "./cacheserver/node/stage TestRecordOfAnotherPut",
+	},
+	{
+		"memory that is set aside is freed at once", "cacheserver/node/load/limiter.go",
+		"if w.asides--; w.asides == 0 {", "if w.asides--; true {", "./cacheserver/node/load TestSetAside",
+	},
+	{
+		"what is set aside is reserved twice", "cacheserver/offheap/budget.go",
+		"b.whole != nil && !b.paid", "b.whole != nil", "./cacheserver/offheap TestPrepaid",
+	},
+	{
+		"the object cache follows links", "objectcache/store/changes.go",
+		"os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK", "os.O_APPEND|unix.O_NONBLOCK", "./objectcache/store TestForeignLog",
+	},
+	{
+		"there is a place for every silent connection", "cacheserver/transport/h2/newcomers.go",
+		"max(n.memory.Free()/n.each, leastPlaces)", "max(n.memory.Free()*0+1<<40, leastPlaces)", "./cacheserver/transport/h2 TestOldestNewcomerGivesWay",
+	},
+	{
+		"the oldest newcomer keeps its place", "cacheserver/transport/h2/newcomers.go",
+		"		n.all = slices.Delete(n.all, 0, 1)\n", "		_ = slices.Delete[[]*Newcomer]\n", "./cacheserver/transport/h2 TestOldestNewcomerGivesWay",
+	},
+	{
+		"a catalog may lead anywhere", "cacheserver/source/iceberg/catalog.go",
+		"Base: l.transport, Only: l.servers", "Base: l.transport", "./cacheserver/source/iceberg TestCatalogCredentialsStay",
+	},
+	{
+		"a catalog that stalls is waited for", "cacheserver/source/iceberg/catalog.go",
+		"RoundTrip(r.WithContext(ctx))", "RoundTrip(r)", "./cacheserver/source/iceberg TestCatalogThatStalls",
+	},
+	{
+		"a stalled answer is no outage", "cacheserver/objstore/retry.go",
+		" || errors.Is(err, errStalled)\n}", "\n}", "./cacheserver/source/iceberg TestCatalogThatStalls",
+	},
+	{
+		"http and https are one origin", "internal/origin/origin.go",
+		"a.Scheme == b.Scheme && ", "", "./internal/origin TestTransport",
+	},
+	{
+		"all ports are one origin", "internal/origin/origin.go",
+		" && port(a) == port(b)", "", "./internal/origin TestTransport",
+	},
+	{
+		"answers are read without a limit", "cacheserver/objstore/transport.go",
+		"bounded{c.Transport}.RoundTrip(req)", "c.Transport.RoundTrip(req)", "./cacheserver/objstore TestAnswersAreBounded",
+	},
+	{
+		"a list may begin anew for ever", "cacheserver/objstore/list.go",
+		"p.next == token", "p.next == \"-\"", "./cacheserver/objstore TestRepeatedPage",
+	},
+	{
+		"a hub may lead to plain text", "cacheserver/objstore/hub.go",
+		"IsDowngrade(resp.Request.URL, next)", "IsDowngrade(next, next)", "./cacheserver/objstore TestHubInPlainText",
+	},
+	{
+		"a mirror may lead to plain text", "objectcache/mirror/upstream/upstream.go",
+		"IsDowngrade(from, r.URL)", "IsDowngrade(r.URL, from)", "./objectcache/mirror/upstream TestDowngrades",
+	},
+	{
+		"a registry's token server may be in plain text", "objectcache/mirror/oci/tokens.go",
+		"IsDowngrade(at, u)", "IsDowngrade(u, at)", "./objectcache/mirror/oci TestRealmInPlainText",
+	},
 }
 
 // TestChecks builds the test that detects a deliberate bug with that bug, and runs it: it must fail. MUTANTS and MUTANTS_FIRST are those of TestMutants.
@@ -66,7 +178,7 @@ func TestChecks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			run := exec.CommandContext(t.Context(), program, "-test.run", "^"+name+"$", "-test.timeout", "5m")
+			run := exec.CommandContext(t.Context(), program, "-test.run", "^"+name+"$", "-test.timeout", "2m")
 			run.Dir = filepath.Join(root, folder)
 			if output, err := run.CombinedOutput(); err == nil {
 				t.Errorf("%s did not detect it:\n%s", c.by, output)
