@@ -105,8 +105,8 @@ func assign(columns []*fileColumn, names NameMapping) {
 	}
 }
 
-// markTwins marks columns as unreadable that have the field id of another one in the file, or the name of another one beside them, or a
-// name that is no text. byID has the columns seen so far.
+// markTwins marks columns as unreadable that have the field id of another one in the file, or the name of another one beside them, a name that
+// is no text, or an impossible type. byID has the columns seen so far.
 func markTwins(columns []*fileColumn, byID map[int]*fileColumn) {
 	byName := map[string]*fileColumn{}
 	for _, c := range columns {
@@ -116,6 +116,9 @@ func markTwins(columns []*fileColumn, byID map[int]*fileColumn) {
 		}
 		if !utf8.ValidString(c.field.Name) {
 			c.unreadable = fmt.Errorf("its name %q is not UTF-8: rewrite the file", c.field.Name)
+		}
+		if d, ok := c.field.Type.(arrow.DecimalType); ok && (d.GetScale() < 0 || d.GetScale() > d.GetPrecision()) {
+			c.unreadable = fmt.Errorf("it is a decimal of %d digits, %d of them behind the point: rewrite the file", d.GetPrecision(), d.GetScale())
 		}
 		byName[c.field.Name] = c
 		if first := byID[c.id]; first != nil && c.id > 0 {

@@ -13,17 +13,26 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
-// mostFixed is the number of values that the lists of fixed size in a batch may have: lists that are null have them too, although they take no
+// mostFixed is the number of values of up to 8 bytes that the lists of fixed size in a batch may have: lists that are null have them too, although they take no
 // room in the file.
 const mostFixed = 4 << 20
 
-// width is the number of values in a row of lists of fixed size within each other, at most mostFixed; 1 for another column.
+// width is the number of values in a row of lists of fixed size within each other, longer ones counted by words, at most mostFixed; that of one
+// value for another column.
 func (c *fileColumn) width() int64 {
 	n := int64(1)
 	for ; c.size > 0 && n < mostFixed; c = c.kids[0] {
 		n *= int64(c.size)
 	}
-	return min(n, mostFixed)
+	return min(n*words(c.field.Type), mostFixed)
+}
+
+// words is how many values of 8 bytes a value of a type is as large as, at least 1.
+func words(t arrow.DataType) int64 {
+	if fixed, ok := t.(*arrow.FixedSizeBinaryType); ok {
+		return max(int64(fixed.ByteWidth)/8, 1)
+	}
+	return 1
 }
 
 // makeFixed returns lists that all have the same length, which Parquet stores as lists of any length.
@@ -63,7 +72,7 @@ func fixedValues(ctx context.Context, mem allocator, lists *array.List, size int
 		}
 		return array.NewSlice(lists.ListValues(), first, first+int64(lists.Len())*size), nil
 	}
-	if n := int64(lists.Len()) * size; n > mostFixed {
+	if n := int64(lists.Len()) * size; n > mostFixed/words(lists.DataType().(*arrow.ListType).Elem()) {
 		return nil, fmt.Errorf("%d lists, some of them null, of %d values each do not fit a batch: leave the column out, or rewrite the file without %s", lists.Len(), size, originKey)
 	}
 	places := array.NewInt64Builder(mem)

@@ -278,11 +278,17 @@ func (f *Footer) checkChunk(group, leaf int) error {
 		return fmt.Errorf("the footer says %d values, %d bytes compressed and %d uncompressed: a number overflowed in its writer: rewrite the file with smaller row groups",
 			c.GetNumValues(), c.GetTotalCompressedSize(), c.GetTotalUncompressedSize())
 	}
+	if c.GetNumValues() > mostValues {
+		return fmt.Errorf("the footer says %d values, at most %d are read: the file is corrupt: restore it, or rewrite it with smaller row groups", c.GetNumValues(), mostValues)
+	}
 	if rows := f.Rows(group); f.meta.Schema.Column(leaf).MaxRepetitionLevel() == 0 && c.GetNumValues() != rows {
 		return fmt.Errorf("the footer says %d values in %d rows: the file is corrupt: restore or rewrite it", c.GetNumValues(), rows)
 	}
 	return nil
 }
+
+// mostValues bounds the values of a column chunk, far above what writers write, so that products with it fit 64 bits.
+const mostValues int64 = 1 << 36
 
 // servedCodecs lists the supported Parquet codecs, for error messages.
 const servedCodecs = "UNCOMPRESSED, SNAPPY, GZIP, ZSTD, BROTLI, LZ4, LZ4_RAW"

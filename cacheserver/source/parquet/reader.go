@@ -57,6 +57,9 @@ func NewRowReader(ctx context.Context, p *Projection, from *objstore.File, s Sec
 	}
 	_, r.pageBytes = p.footer.largestChunk(s.group)
 	rest, err := r.open(from)
+	if err == nil {
+		err = r.reserveFixed()
+	}
 	if err == nil && len(rest) > 0 {
 		err = r.openRest(ctx, from, rest)
 	}
@@ -68,6 +71,21 @@ func NewRowReader(ctx context.Context, p *Projection, from *objstore.File, s Sec
 		return nil, err
 	}
 	return r, nil
+}
+
+// reserveFixed reserves the memory for values of FIXED_LEN_BYTE_ARRAY in a batch, as far as it is more than a batch usually has: nulls take it
+// too.
+func (r *RowReader) reserveFixed() error {
+	width := int64(0)
+	for _, leaf := range r.projection.sorted {
+		width += int64(max(r.footer.meta.Schema.Column(leaf).TypeLength(), 0))
+	}
+	need := max(width*r.batch-2*batchBytes, 0)
+	if err := r.section.Room(need); err != nil {
+		return fmt.Errorf("values of fixed width of %d rows: %w", r.batch, err)
+	}
+	r.held += need
+	return nil
 }
 
 // openRest opens the columns of leaves with pqarrow, after checking the checksums of pages, which pqarrow does not do.
@@ -225,7 +243,7 @@ func (r *RowReader) more() error {
 	if r.rest.Next() {
 		r.record = r.rest.RecordBatch()
 		for i, column := range r.record.Columns() {
-			if err := checkText(column); err != nil {
+			if err := checkValues(column); err != nil {
 				return fmt.Errorf("column %q: %w", r.record.ColumnName(i), err)
 			}
 		}

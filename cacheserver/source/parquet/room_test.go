@@ -5,12 +5,14 @@ package parquet_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	pq "github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/compress"
+	ice "github.com/apache/iceberg-go"
 
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
@@ -46,5 +48,24 @@ func TestRoomOfReaders(t *testing.T) {
 			t.Errorf("column %q: error %v with less room, %d bytes are left", f.Name, err, used)
 		}
 		wantError(t, err, `column "`+f.Name)
+	}
+}
+
+// TestRoomOfWideValues reads nulls of a fixed width of 4 MiB, which take no room in the file: the memory of a batch is reserved.
+func TestRoomOfWideValues(t *testing.T) {
+	wide := ice.NestedField{ID: 1, Name: "wide", Type: ice.FixedTypeOf(4 << 20)}
+	o := must(t, write(t, arrowSchema(t, []ice.NestedField{wide}), slices.Repeat([]string{`{"wide":null}`}, 50)), wide)
+	section, used := o.footer.Whole(0), int64(0)
+	section.Room = func(n int64) error {
+		used = max(used, n)
+		return nil
+	}
+	r, err := parquet.NewRowReader(t.Context(), o.projection, o.file, section, 4, memory.DefaultAllocator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	if used != 4*4<<20-8<<20 {
+		t.Errorf("%d bytes were reserved for a batch of 4 values, want their 16 MiB without the 8 MiB of a usual batch", used)
 	}
 }

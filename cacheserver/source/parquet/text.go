@@ -5,6 +5,7 @@ package parquet
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -29,15 +30,16 @@ func toText(ctx context.Context, mem allocator, arr arrow.Array, to arrow.DataTy
 	if err != nil {
 		return nil, err
 	}
-	if err := checkText(out); err != nil {
+	if err := checkValues(out); err != nil {
 		out.Release()
 		return nil, err
 	}
 	return out, nil
 }
 
-// checkText checks that all strings in an array are valid UTF-8. Package decode checks those that it decodes itself.
-func checkText(arr arrow.Array) error {
+// checkValues checks that all strings in an array are valid UTF-8, and that lists and structs have all their values: pqarrow trusts the levels
+// of corrupt pages. Package decode checks what it decodes itself.
+func checkValues(arr arrow.Array) error {
 	switch arr := arr.(type) {
 	case *array.String:
 		if data := arr.Data().Buffers()[2]; data != nil && arr.Len() > 0 {
@@ -46,12 +48,23 @@ func checkText(arr arrow.Array) error {
 		}
 	case *array.Struct:
 		for i := range arr.NumField() {
-			if err := checkText(arr.Field(i)); err != nil {
+			if n := arr.Field(i).Len(); n < arr.Len() {
+				return fmt.Errorf("corrupt page: %d values of a field of %d structs: restore or rewrite the file", n, arr.Len())
+			}
+			if err := checkValues(arr.Field(i)); err != nil {
 				return err
 			}
 		}
 	case array.ListLike: // maps too
-		return checkText(arr.ListValues())
+		last, most := int64(0), int64(arr.ListValues().Len())
+		for i := range arr.Len() {
+			first, end := arr.ValueOffsets(i)
+			if first < last || end < first || end > most {
+				return fmt.Errorf("corrupt page: list %d has the values %d to %d of %d: restore or rewrite the file", i, first, end, most)
+			}
+			last = end
+		}
+		return checkValues(arr.ListValues())
 	}
 	return nil
 }

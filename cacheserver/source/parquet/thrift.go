@@ -31,6 +31,8 @@ const (
 	mostLevels = 128
 	// mostPaths bounds the total length of the dotted paths of a schema's columns, which arrow-go makes.
 	mostPaths = 16 << 20
+	// mostWidth bounds the length of FIXED_LEN_BYTE_ARRAY values: nulls have it too in memory, although they take no room in the file.
+	mostWidth = 16 << 20
 )
 
 // footerTail is the length of the footer's own length and the magic.
@@ -117,6 +119,7 @@ func (b *boundedLists) ReadListBegin(ctx context.Context) (thrift.TType, int, er
 type element interface {
 	GetName() string
 	GetNumChildren() int32
+	GetTypeLength() int32
 }
 
 // checkSchema returns an error unless the elements are one tree in depth-first order, the root first, whose nesting and names are within
@@ -151,6 +154,9 @@ func checkSchema[E element](elements []E) error {
 		if children > 0 {
 			open = append(open, group{name, path, children})
 			continue
+		}
+		if width := e.GetTypeLength(); width > mostWidth {
+			return fmt.Errorf("its column %q has values of %d bytes each, at most %d are read", name, width, mostWidth)
 		}
 		if paths += path; paths > mostPaths {
 			return fmt.Errorf("the paths of its columns have more than %d bytes", mostPaths)

@@ -6,6 +6,7 @@ package parquet_test
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"runtime"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/apache/arrow-go/v18/parquet/metadata"
+	ice "github.com/apache/iceberg-go"
 
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
@@ -39,7 +41,11 @@ func TestSchemas(t *testing.T) {
 		"no schema":              {func(m *metadata.FileMetaData) { m.FileMetaData.Schema = nil }, "schema"},
 		"129 levels":             {groups(129), "nested more than 128 levels"},
 		"65,536 columns":         {columns(65_536), "list of 65537 items"},
-		"long paths":             {longPaths, "16777216 bytes"},
+		"wide values": {func(m *metadata.FileMetaData) {
+			width := int32(math.MaxInt32)
+			m.FileMetaData.Schema[1].TypeLength = &width
+		}, `"id" has values of 2147483647 bytes`},
+		"long paths": {longPaths, "16777216 bytes"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -121,6 +127,20 @@ func TestSmallFootersTakeLittleMemory(t *testing.T) {
 	}
 }
 
+// TestSmallOffsetIndex reads an offset index of a few bytes that announces many pages.
+func TestSmallOffsetIndex(t *testing.T) {
+	data := write(t, arrowSchema(t, fields()), rows(0, 10))
+	meta, index := metadataOf(t, data), append([]byte{0x19, 0xfc}, binary.AppendUvarint(nil, 99<<20)...)
+	pages := slices.Concat(data[:len(data)-8-int(binary.LittleEndian.Uint32(data[len(data)-8:]))], index)
+	at, length := int64(len(pages)-len(index)), int32(len(index))
+	meta.RowGroups[0].Columns[0].OffsetIndexOffset, meta.RowGroups[0].Columns[0].OffsetIndexLength = &at, &length
+	o := must(t, closed(t, pages, meta), field(t, "id"))
+	allocatesLess(t, 1<<20, func() {
+		_, err := o.projection.Locate(t.Context(), o.file, 0, 0, 5)
+		wantError(t, err, `column "id": offset index`, "restore or rewrite")
+	})
+}
+
 // endedBy is a file without pages with the footer.
 func endedBy(footer []byte) []byte {
 	return slices.Concat([]byte("PAR1"), footer, binary.LittleEndian.AppendUint32(nil, uint32(len(footer))), []byte("PAR1"))
@@ -176,4 +196,29 @@ func TestNamesAreText(t *testing.T) {
 	_, err := project(t, data, field(t, "text"))
 	wantError(t, err, `column "text"`, `"te\xffxt" is not UTF-8`)
 	must(t, data, field(t, "id"))
+}
+
+// TestDecimalsArePossible reads a decimal with more digits behind the point than digits.
+func TestDecimalsArePossible(t *testing.T) {
+	price := ice.NestedField{ID: 1, Name: "price", Type: ice.DecimalTypeOf(9, 2)}
+	data := write(t, arrowSchema(t, []ice.NestedField{price}), []string{`{"price":"1.25"}`})
+	for _, scale := range []int32{10, math.MaxInt32} {
+		changed := withFooter(t, data, func(m *metadata.FileMetaData) {
+			m.FileMetaData.Schema[1].LogicalType.DECIMAL.Scale, m.FileMetaData.Schema[1].Scale = scale, &scale
+		})
+		footer, err := parquet.ReadNames(t.Context(), open(t, changed))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, footer.Columns()[0].Problem, fmt.Sprintf("9 digits, %d of them", scale))
+	}
+}
+
+// TestFootersAnnounceManyValues reads a footer that states very many values of lists: only those that the pages have take memory.
+func TestFootersAnnounceManyValues(t *testing.T) {
+	data := write(t, arrowSchema(t, fields()), rows(0, 10))
+	for _, n := range []int64{math.MaxInt32, 1 << 36, math.MaxInt64} {
+		data := withFooter(t, data, func(m *metadata.FileMetaData) { m.RowGroups[0].Columns[2].MetaData.NumValues = n })
+		allocatesLess(t, 64<<20, func() { wantError(t, readAll(t, data), "tokens", fmt.Sprint(n)) })
+	}
 }

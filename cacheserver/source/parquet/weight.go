@@ -15,6 +15,7 @@ const (
 	MinBatchRows = 16 // unless rows are so large that these take more than mostMinimum
 	MaxBatchRows = 128 << 10
 	mostMinimum  = 128 << 20
+	mostWeight   = 1 << 42 // so that the weights of all columns and splits can be added
 )
 
 // Weight is an estimate of the Arrow bytes of the columns that are read. The first served of them are returned to the caller even if
@@ -22,14 +23,14 @@ const (
 func (p *Projection) Weight(group, served int) int64 {
 	var n int64
 	for _, leaf := range p.sorted {
-		n += leafWeight(p.footer, group, leaf)
+		n += min(leafWeight(p.footer, group, leaf), mostWeight)
 	}
 	for _, c := range p.columns[:served] {
 		if c.from == nil {
-			n += p.footer.Rows(group) * 8
+			n += min(p.footer.Rows(group), mostWeight/8) * 8
 		}
 	}
-	return max(n, 1)
+	return min(max(n, 1), mostWeight)
 }
 
 // leafWeight is an estimate of the Arrow bytes of one Parquet column. Fixed-width values are counted; the lengths of strings are
@@ -59,9 +60,9 @@ func leafWeight(f *Footer, group, leaf int) int64 {
 func stringBytes(f *Footer, group, leaf int, values int64) int64 {
 	c := f.meta.RowGroups[group].Columns[leaf].GetMetaData()
 	if s := c.GetSizeStatistics(); s != nil && s.IsSetUnencodedByteArrayDataBytes() {
-		return s.GetUnencodedByteArrayDataBytes()
+		return min(max(s.GetUnencodedByteArrayDataBytes(), 0), mostWeight)
 	}
-	n := c.GetTotalUncompressedSize()
+	n := min(c.GetTotalUncompressedSize(), mostWeight)
 	if c.IsSetDictionaryPageOffset() && c.IsSetStatistics() {
 		s := c.GetStatistics()
 		n = max(n, values*int64(len(s.GetMinValue())+len(s.GetMaxValue()))/2)

@@ -106,6 +106,12 @@ func differing(a, b []byte) (at [][3]int) {
 	return at
 }
 
+// valued is a chunk of which the footer states n values.
+func valued(c Chunk, n int64) Chunk {
+	c.Values = n
+	return c
+}
+
 // TestVerify checks that either all pages of a column chunk must have CRCs, or none.
 func TestVerify(t *testing.T) {
 	d := newDice(t, 1)
@@ -127,6 +133,8 @@ func TestVerify(t *testing.T) {
 		"without": {bare, ""},
 		"flipped": {at(func(b []byte) []byte { b[len(b)-1] ^= 1; return b }), "checksum does not match"},
 		"cut":     {at(func(b []byte) []byte { return b[:len(b)-1] }), "left"},
+		"fewer":   {valued(bare, 1001), "have 1000 values, the footer says 1001"},
+		"more":    {valued(bare, 999), "more than the 999 values"},
 		"mixed": {at(func(b []byte) []byte {
 			plain := make([]byte, bare.Length)
 			if err := readFull(bare.File, plain, bare.Offset); err != nil {

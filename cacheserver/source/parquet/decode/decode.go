@@ -233,12 +233,16 @@ func (c *Column) Skip(n int64) error {
 	return nil
 }
 
+// mostHint bounds the memory that is allocated before values are read: slots, and bytes of values of fixed width. A footer may state any number
+// of values of lists, and any width.
+const mostHint = 1 << 20
+
 // begin starts an output of n rows.
 func (c *Column) begin(n int) {
 	slots := n
 	if c.list {
 		mean := float64(c.chunk.Values) / float64(max(c.chunk.Rows, 1))
-		slots = int(mean*float64(n)) + n/16 + 64
+		slots = int(min(mean*float64(n), mostHint)) + n/16 + 64
 		c.rows.begin(c.mem, n)
 		c.starts = output{mem: c.mem}
 		c.starts.reserve(4 * (n + 1))

@@ -93,9 +93,10 @@ func (c *Column) page(p page) (err error) {
 			return err
 		}
 	}
-	if c.valuesRead += int64(p.n); c.valuesRead > c.chunk.Values {
+	if int64(p.n) > c.chunk.Values-c.valuesRead {
 		return corrupt("the pages of the column chunk have more than the %d values that the footer says", c.chunk.Values)
 	}
+	c.valuesRead += int64(p.n)
 	c.left = p.n
 	if c.list {
 		c.reps = newHybrid(p.reps, 1)

@@ -105,24 +105,12 @@ func (p *pages) read() (page, error) {
 	if size < 0 || size > p.most {
 		return page{}, corrupt("%d bytes uncompressed where its column chunk has %d", size, p.most)
 	}
-	d := &h.data
-	pg := page{kind: h.page.value[pageKind], n: int(d.value[dataValues]), encoding: parquet.Encoding(d.value[v1Encoding])}
-	switch pg.kind {
-	case kindDataV2:
-		pg.encoding = parquet.Encoding(d.value[v2Encoding])
-	case kindDataV1:
-		if !d.has(dataValues, v1Encoding, v1DefEncoding, v1RepEncoding) {
-			return page{}, errHeader
-		}
-		pg.defEncoding, pg.repEncoding = parquet.Encoding(d.value[v1DefEncoding]), parquet.Encoding(d.value[v1RepEncoding])
-	case kindDictionary:
-		if !d.has(dataValues, v1Encoding) {
-			return page{}, errHeader
-		}
-		p.dictionaryAt = at
+	pg, err := h.describe()
+	if err != nil {
+		return page{}, err
 	}
-	if pg.n < 0 {
-		return page{}, errHeader
+	if pg.kind == kindDictionary {
+		p.dictionaryAt = at
 	}
 	if (pg.kind == kindDataV1 || pg.kind == kindDataV2) && !pg.usesDictionary() {
 		p.dropDictionary()
@@ -145,6 +133,28 @@ func (p *pages) content(pg *page, h *header, size int) (err error) {
 		pg.data = p.keep(pg.data)
 	}
 	return err
+}
+
+// describe returns the page of a header, without its content.
+func (h *header) describe() (page, error) {
+	d := &h.data
+	pg := page{kind: h.page.value[pageKind], n: int(d.value[dataValues]), encoding: parquet.Encoding(d.value[v1Encoding])}
+	complete := true
+	switch pg.kind {
+	case kindDataV2:
+		pg.encoding = parquet.Encoding(d.value[v2Encoding])
+		reps, defs, room := d.value[v2RepBytes], d.value[v2DefBytes], min(h.page.value[pageCompressed], h.page.value[pageUncompressed])
+		complete = d.has(dataValues, v2Encoding, v2RepBytes, v2DefBytes) && reps >= 0 && reps <= room && defs >= 0 && defs <= room-reps
+	case kindDataV1:
+		pg.defEncoding, pg.repEncoding = parquet.Encoding(d.value[v1DefEncoding]), parquet.Encoding(d.value[v1RepEncoding])
+		complete = d.has(dataValues, v1Encoding, v1DefEncoding, v1RepEncoding)
+	case kindDictionary:
+		complete = d.has(dataValues, v1Encoding)
+	}
+	if pg.n < 0 || !complete {
+		return page{}, errHeader
+	}
+	return pg, nil
 }
 
 // streamed reports whether the body of a page, length bytes, is uncompressed as a stream.
@@ -230,54 +240,61 @@ func (p *pages) verify(h *header, sum uint32) error {
 	return nil
 }
 
-// Verify checks the CRCs of a chunk's pages, for readers that don't. Bodies of pages without a CRC are not read. It returns the memory for the
-// chunk's largest page, uncompressed, and its dictionary.
+// Verify checks the headers and CRCs of a chunk's pages and the number of their values, for readers that don't. Bodies of pages without a CRC
+// are not read. It returns the memory for the chunk's largest page, uncompressed, and its dictionary.
 func Verify(chunk Chunk, mem memory.Allocator) (room int64, err error) {
 	p := pages{from: chunk.File, at: chunk.Offset, end: chunk.Offset + chunk.Length, window: chunk.Window, mem: mem}
 	defer p.close()
-	var data, dictionary int64
+	var values, data, dictionary int64
 	for p.at < p.end {
 		at := p.at
-		h, err := p.verifyNext()
+		pg, size, err := p.verifyNext()
 		if err != nil {
 			return 0, fmt.Errorf("page at offset %d: %w", at, err)
 		}
-		size := h.page.value[pageUncompressed]
-		if h.page.value[pageKind] != kindDictionary {
-			data = max(data, size)
-			continue
+		switch {
+		case pg.kind == kindDataV1 || pg.kind == kindDataV2:
+			if int64(pg.n) > chunk.Values-values {
+				return 0, corrupt("the pages of the column chunk have more than the %d values that the footer says", chunk.Values)
+			}
+			values, data = values+int64(pg.n), max(data, size)
+		case pg.kind == kindDictionary && chunk.Leaf.PhysicalType() == parquet.Types.ByteArray:
+			dictionary = max(dictionary, size+min(int64(pg.n), size)*sliceBytes)
+		case pg.kind == kindDictionary:
+			dictionary = max(dictionary, size)
 		}
-		if chunk.Leaf.PhysicalType() == parquet.Types.ByteArray {
-			size += min(max(h.data.value[dataValues], 0), size) * sliceBytes
-		}
-		dictionary = max(dictionary, size)
+	}
+	if values != chunk.Values {
+		return 0, corrupt("the pages of the column chunk have %d values, the footer says %d", values, chunk.Values)
 	}
 	return data + dictionary, nil
 }
 
-// verifyNext checks the page at p.at and advances past it.
-func (p *pages) verifyNext() (h header, err error) {
-	if h, err = p.header(); err != nil {
-		return h, err
-	}
-	size := h.page.value[pageCompressed]
-	if !h.page.has(pageCRC) && 0 <= size && size <= p.end-p.at {
-		p.at += size
-		return h, p.verify(&h, 0)
-	}
-	body, err := p.bytes(size)
+// verifyNext checks the page at p.at, which it returns without its content, with its uncompressed size, and advances past it.
+func (p *pages) verifyNext() (pg page, size int64, err error) {
+	h, err := p.header()
 	if err != nil {
-		return h, err
+		return page{}, 0, err
 	}
-	return h, p.verify(&h, h.checksum(body))
+	if pg, err = h.describe(); err != nil {
+		return page{}, 0, err
+	}
+	size = h.page.value[pageUncompressed]
+	length := h.page.value[pageCompressed]
+	if !h.page.has(pageCRC) && 0 <= length && length <= p.end-p.at {
+		p.at += length
+		return pg, size, p.verify(&h, 0)
+	}
+	body, err := p.bytes(length)
+	if err != nil {
+		return page{}, 0, err
+	}
+	return pg, size, p.verify(&h, h.checksum(body))
 }
 
 // readV2 splits the levels, which are not compressed, off the body.
 func (p *pages) readV2(pg *page, d *fields, body []byte, size int) (err error) {
 	reps, defs := d.value[v2RepBytes], d.value[v2DefBytes]
-	if !d.has(dataValues, v2Encoding, v2RepBytes, v2DefBytes) || reps < 0 || defs < 0 || reps+defs > int64(min(len(body), size)) {
-		return errHeader
-	}
 	pg.reps, pg.defs = body[:reps], body[reps:reps+defs]
 	compressed := !d.has(v2Compressed) || d.value[v2Compressed] != 0
 	pg.data, err = p.uncompress(body[reps+defs:], size-int(reps+defs), compressed)

@@ -6,6 +6,7 @@ package decode
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -109,6 +110,24 @@ func TestRoomForGeneralReaders(t *testing.T) {
 		room, err := Verify(chunkOf(t, write(t, field, values, 1000, properties), 0), memory.DefaultAllocator)
 		if err != nil || room < want || room > want+100 {
 			t.Errorf("dictionary %t: room for %d bytes, error %v, want about %d", dictionary, room, err, want)
+		}
+	}
+}
+
+// TestLevelLengths checks that levels of version 2 that are longer than their page are refused, also if the sum of their lengths is none of
+// 64 bits.
+func TestLevelLengths(t *testing.T) {
+	for _, levels := range [][2]int64{{0, 0}, {3, 5}, {4, 5}, {9, 0}, {-1, 0}, {0, -1}, {math.MaxInt64, math.MaxInt64}, {math.MaxInt64, 2}, {2, math.MaxInt64}} {
+		var h header
+		for id, v := range map[int16]int64{pageKind: kindDataV2, pageUncompressed: 20, pageCompressed: 8} {
+			h.page.set(id, v)
+		}
+		for id, v := range map[int16]int64{dataValues: 1, v2Encoding: 0, v2RepBytes: levels[0], v2DefBytes: levels[1]} {
+			h.data.set(id, v)
+		}
+		_, err := h.describe()
+		if fits := levels == [2]int64{} || levels == [2]int64{3, 5}; fits != (err == nil) {
+			t.Errorf("levels of %d and %d bytes in a page of 8: error %v", levels[0], levels[1], err)
 		}
 	}
 }

@@ -27,7 +27,7 @@ type wide struct {
 
 func (w *wide) begin(mem memory.Allocator, hint int) {
 	w.out = output{mem: mem}
-	w.out.reserve(hint * w.width)
+	w.out.reserve(min(hint, mostHint/w.width+1) * w.width)
 }
 
 func (w *wide) dictionary(data []byte, n int) error {
