@@ -4,10 +4,11 @@
 package assign
 
 import (
-	"math/rand/v2"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 func TestAssign(t *testing.T) {
@@ -37,9 +38,7 @@ func TestAssign(t *testing.T) {
 // TestAssignCoversAndBalances checks over random plans that every split is assigned once, in order, and that no node has more than
 // its equal share and one split.
 func TestAssignCoversAndBalances(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := seedtest.New(t)
 	for range 2000 {
 		weights := make([]int64, rng.IntN(60))
 		var total, largest int64

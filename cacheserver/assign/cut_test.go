@@ -4,10 +4,11 @@
 package assign
 
 import (
-	"math/rand/v2"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 func TestCut(t *testing.T) {
@@ -41,9 +42,7 @@ func TestCut(t *testing.T) {
 // TestSharesAreEqual checks over random plans of large row groups that every row is assigned once, in order, and that shares of rows,
 // or of bytes where memory decides, are within 1 % of equal.
 func TestSharesAreEqual(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := seedtest.New(t)
 	for range 2000 {
 		splits := make([]Size, 1+rng.IntN(40))
 		for i := range splits {

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 func name(n uint64) string { return "n=" + strconv.FormatUint(n, 10) }
@@ -170,7 +172,7 @@ func randomEpoch(rng *rand.Rand) (Epoch, Share) {
 }
 
 func TestEpochEqualsPlainReference(t *testing.T) {
-	rng := newRand(t)
+	rng := seedtest.New(t)
 	for range 5000 {
 		e, s := randomEpoch(rng)
 		want := slowRank(t, e, s)
@@ -185,7 +187,7 @@ func TestEpochEqualsPlainReference(t *testing.T) {
 
 // TestLongRunsOfClumps covers epochs with more clumps than the cursor's table of clumps, and the short clump.
 func TestLongRunsOfClumps(t *testing.T) {
-	rng := newRand(t)
+	rng := seedtest.New(t)
 	for range 60 {
 		e := Epoch{Rows: 2000 + rng.Uint64N(3000), Seed: rng.Uint64(), Shuffle: true, Clump: 1 + rng.Uint64N(9),
 			GlobalBatch: 1000 + rng.Uint64N(9000), Tail: Pad, Window: rng.Uint64N(400)}
@@ -212,7 +214,7 @@ func TestStartStepResumes(t *testing.T) {
 // TestWithin checks that the rows of a share that several nodes send make up the share, with each row at its position among its
 // node's rows.
 func TestWithin(t *testing.T) {
-	rng := newRand(t)
+	rng := seedtest.New(t)
 	for range 2000 {
 		e, s := randomEpoch(rng)
 		lo := rng.Uint64N(e.Rows + 1)
@@ -317,7 +319,7 @@ func TestSecondHalfOfTheLargestEpoch(t *testing.T) {
 }
 
 func TestShard(t *testing.T) {
-	rng := newRand(t)
+	rng := seedtest.New(t)
 	values := []uint64{1, 2, 3, 1<<62 - 1, 1 << 62, 1<<63 - 1, 1 << 63, math.MaxUint64 - 1, math.MaxUint64}
 	pick := func() uint64 {
 		if rng.IntN(2) == 0 {

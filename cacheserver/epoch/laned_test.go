@@ -6,13 +6,14 @@ package epoch
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // lanedVectors is the content of test/golden/lanes_vectors.json, which the Python tests read as well.
@@ -58,17 +59,15 @@ func TestGoldenLanes(t *testing.T) {
 }
 
 // TestLanesAreExact reads random epochs in order version 2, by the ranks of a random world: every row comes once, every step is whole, is the
-// same for every world, and takes from each range in proportion, and a rank reads few ranges. LANES_CASES and LANES_SEED repeat and extend it.
+// same for every world, and takes from each range in proportion, and a rank reads few ranges. LANES_CASES is the number of epochs.
 func TestLanesAreExact(t *testing.T) {
-	cases, seed := setting(t, "LANES_CASES", 25), setting(t, "LANES_SEED", rand.Uint64()>>1)
-	t.Logf("LANES_SEED=%d LANES_CASES=%d", seed, cases)
-	rng := rand.New(rand.NewPCG(seed, 0))
+	cases, rng := setting(t, "LANES_CASES", 25), seedtest.New(t)
 	for range cases {
 		batch := leastLaned + rng.Uint64N(100)
 		e := Epoch{Rows: rng.Uint64N(3000), Seed: rng.Uint64(), Number: rng.Uint64N(9), Shuffle: true, Clump: 1 + rng.Uint64N(3), Window: rng.Uint64N(9), GlobalBatch: batch, Tail: []Tail{Drop, Pad, Keep}[rng.IntN(3)], Lanes: true}
 		checkLanes(t, e, 1+rng.Uint64N(3*lanes))
 		if t.Failed() {
-			t.Fatalf("again: LANES_SEED=%d LANES_CASES=%d", seed, cases)
+			t.FailNow()
 		}
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // drawn is what a mixture draws at one position.
@@ -149,7 +151,7 @@ func randomMix(rng *rand.Rand) (Epoch, Mix, Share) {
 }
 
 func TestMixEqualsPlainReference(t *testing.T) {
-	rng := newRand(t)
+	rng := seedtest.New(t)
 	for range 400 {
 		e, m, s := randomMix(rng)
 		rows := m.Parts[m.Part].Rows
@@ -172,7 +174,7 @@ func TestMixEqualsPlainReference(t *testing.T) {
 
 // TestSparsePartEqualsPlainReference reads a part with few of the draws, whose rows are found by the inverse of the permutation.
 func TestSparsePartEqualsPlainReference(t *testing.T) {
-	rng := newRand(t)
+	rng := seedtest.New(t)
 	rows := 0
 	for range 500 {
 		m := Mix{
@@ -205,7 +207,7 @@ func TestSparsePartEqualsPlainReference(t *testing.T) {
 // TestLawOfMixtures checks over many mixture epochs, with numbers from the reference, that every block of T draws holds exactly w_i
 // draws of part i, and that each part's rows come in whole epochs.
 func TestLawOfMixtures(t *testing.T) {
-	rng := newRand(t)
+	rng := seedtest.New(t)
 	for range 60 {
 		e, m, _ := randomMix(rng)
 		if m.unit(e) > 12 {

@@ -5,18 +5,11 @@ package epoch
 
 import (
 	"math"
-	"math/rand/v2"
 	"testing"
 	"time"
-)
 
-// newRand returns a generator with a random seed, which is logged so that a failure can be reproduced.
-func newRand(t *testing.T) *rand.Rand {
-	t.Helper()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
+	"github.com/kubeflow/datacache/test/kit/seedtest"
+)
 
 func mustPermutation(t testing.TB, n, seed, epoch uint64) Permutation {
 	t.Helper()
@@ -49,7 +42,7 @@ func TestPermutationOfNothingAndOne(t *testing.T) {
 
 // TestBijection checks for every n up to 4096 that Fill yields each value once, and that Inverse undoes it.
 func TestBijection(t *testing.T) {
-	rng := newRand(t)
+	rng := seedtest.New(t)
 	seeds := [][2]uint64{{0, 0}, {rng.Uint64(), rng.Uint64()}}
 	dst := make([]uint64, 4096)
 	for n := uint64(1); n <= 4096; n++ {
@@ -74,7 +67,7 @@ func TestBijection(t *testing.T) {
 
 // TestInverse checks 10^6 random points of permutations of up to 2^62 elements.
 func TestInverse(t *testing.T) {
-	rng := newRand(t)
+	rng := seedtest.New(t)
 	const points, each = 1_000_000, 1000
 	for range points / each {
 		n := 1 + rng.Uint64()>>(2+rng.UintN(62))
@@ -93,7 +86,7 @@ func TestInverse(t *testing.T) {
 // TestFillEqualsAt covers lengths around the block size and the number of indices permuted at once, starts near the end, and the
 // largest n.
 func TestFillEqualsAt(t *testing.T) {
-	rng := newRand(t)
+	rng := seedtest.New(t)
 	sizes := []uint64{2, 3, 4097, 1 << 13, 1<<13 + 1, 1_000_000, 1<<40 + 1, limit - 1}
 	for _, n := range sizes {
 		p := mustPermutation(t, n, rng.Uint64(), rng.Uint64())

@@ -3,10 +3,14 @@
 
 package epoch
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
+)
 
 func TestTouchesEqualsPlainReference(t *testing.T) {
-	rng := newRand(t)
+	rng := seedtest.New(t)
 	for range 3000 {
 		e, s := randomEpoch(rng)
 		e.Shuffle = false

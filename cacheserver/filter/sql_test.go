@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // condition is a random WHERE clause: its text, and its value for a row as SQL defines it: 1 true, 0 false, -1 unknown.
@@ -191,7 +193,7 @@ func wanted(rows []row, c condition) []int64 {
 
 // TestFiltersEqualSQL compares filters with SQL's semantics over rows of every type.
 func TestFiltersEqualSQL(t *testing.T) {
-	rng := newRand(t)
+	rng := seedtest.New(t)
 	columns, fields := sources(), allTypes()
 	for range 3000 {
 		rows := randomRows(rng, columns, 0, 40)

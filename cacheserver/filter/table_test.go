@@ -22,14 +22,6 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 )
 
-// newRand returns a generator with a random seed, which is logged so that a failure can be reproduced.
-func newRand(t *testing.T) *rand.Rand {
-	t.Helper()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
-
 // schema has a column of each type that filters support, at the top level and in structs, and some that they don't.
 func schema() *arrow.Schema {
 	p := arrow.PrimitiveTypes

@@ -5,7 +5,6 @@ package head
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // slowHolders returns the nodes that hold rows of a ticket, by looking at each of its runs, and the number of rows.
@@ -47,9 +47,7 @@ func slowHolders(t *testing.T, ticket protocol.Ticket, bounds []assign.Bounds) (
 
 // TestHoldersEqualPlainReference compares the nodes of random tickets, all with few runs, with those found by looking at every row.
 func TestHoldersEqualPlainReference(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 2))
+	r := seedtest.New(t)
 	for range 3000 {
 		counts := make([]int64, 1+r.IntN(30))
 		for i := range counts {

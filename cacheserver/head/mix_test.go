@@ -5,20 +5,18 @@ package head
 
 import (
 	"math"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // TestMixturesAreCountedExactly counts the rows of shares of at most 2^6 times the sum of the weights, as the contract says, and checks that
 // every node with rows of a share is among those of the answer.
 func TestMixturesAreCountedExactly(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 1))
+	r := seedtest.New(t)
 	for range 60 {
 		m := &epoch.Mix{Unit: epoch.RowUnit, Parts: []epoch.Part{
 			{Rows: 1 + r.Uint64N(40), Weights: []uint64{1 + r.Uint64N(30)}}, {Rows: 9, Weights: []uint64{1 + r.Uint64N(1000)}},

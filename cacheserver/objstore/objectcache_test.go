@@ -16,7 +16,6 @@ import (
 	"log/slog"
 	"maps"
 	"math/big"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -33,6 +32,7 @@ import (
 	"github.com/kubeflow/datacache/objectcache/serve"
 	"github.com/kubeflow/datacache/objectcache/store"
 	"github.com/kubeflow/datacache/test/kit/s3test"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // objectCacheUnderTest is a real object cache; a test can install a handler in front of it.
@@ -194,9 +194,7 @@ func TestAnyPartThroughTheObjectCache(t *testing.T) {
 	cache := startObjectCache(t)
 	data := pattern(blockcache.BlockSize + 300_001)
 	uri := srv.Put("bucket", "key", data)
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seedtest.New(t)
 	for round := range 2 {
 		s, _ := newTestStore(t, srv, Config{ObjectCache: cache.Config, TailBytes: 1000})
 		f := open(t, s, uri)

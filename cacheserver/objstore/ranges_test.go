@@ -6,9 +6,10 @@ package objstore
 import (
 	"cmp"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // sortRanges sorts Range headers by their start.
@@ -23,9 +24,7 @@ func sortRanges(headers []string) {
 // TestJoinAndSplitCoverEveryByteOnce checks for random ranges that every requested byte is fetched exactly once, that no part is too
 // long, and that the only other bytes read are in gaps.
 func TestJoinAndSplitCoverEveryByteOnce(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := seedtest.New(t)
 	const size = 300
 	for range 2000 {
 		gap, part := r.Int64N(20), 1+r.Int64N(50)

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeflow/datacache/test/kit/s3test"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // clock is a clock that only sleep advances.
@@ -242,9 +243,7 @@ func TestPrefetchOutsideTheObject(t *testing.T) {
 
 // TestReadAtRandom compares random reads, prefetches and drops with the object's bytes.
 func TestReadAtRandom(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := seedtest.New(t)
 	srv := s3test.Start(t)
 	data := pattern(200_000)
 	s, _ := newTestStore(t, srv, Config{TailBytes: 7000, GapBytes: 500, PartBytes: 9000})

@@ -9,12 +9,13 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // TestRegionsHaveTheirContent holds random regions, of which only some fit in the budget, in several goroutines. Some reads fail.
 func TestRegionsHaveTheirContent(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seedtest.Seed(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 	const limit, readers = 100 * PageSize, 4
 	budget := NewBudget(limit)

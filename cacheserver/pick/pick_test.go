@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeflow/datacache/cacheserver/pick"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // made returns an index of n rows, in which stretches of rows are selected with a probability that differs from one stretch to the
@@ -38,9 +39,7 @@ func made(t testing.TB, r *rand.Rand, n uint64, densities []float64) (*pick.Inde
 }
 
 func TestIndex(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 1))
+	r := seedtest.New(t)
 	mixes := map[string][]float64{"none": {0}, "few": {0, 0.01}, "half": {0.5}, "uneven": {0, 0.001, 0.5, 1}, "most": {0.99}, "all": {1}}
 	for name, densities := range mixes {
 		for _, n := range []uint64{0, 1, 63, 64, 65, 511, 512, 513, 100_000 + r.Uint64N(9000)} {

@@ -21,14 +21,6 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
 )
 
-// newRand returns a generator with a random seed, which is logged so that a failure can be reproduced.
-func newRand(t *testing.T) *rand.Rand {
-	t.Helper()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
-
 // column is a column of the test's table; its id is its index in columns plus 1.
 type testColumn struct {
 	name   string

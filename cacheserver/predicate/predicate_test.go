@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/column"
 	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // ternary is a truth value of SQL.
@@ -162,7 +163,7 @@ func randomRows(rng *rand.Rand, n int) []row {
 
 // TestApply checks that of random rows those are kept for which a random filter is true in SQL's three-valued logic.
 func TestApply(t *testing.T) {
-	rng := newRand(t)
+	rng := seedtest.New(t)
 	for round := range 60 {
 		conditions, rows := 20, randomRows(rng, 1+rng.IntN(40))
 		if round == 0 {
@@ -194,7 +195,7 @@ func TestApply(t *testing.T) {
 
 // TestApplyKeepsWhatWasDropped checks that rows that the mask had dropped already stay dropped, and that a nil filter drops none.
 func TestApplyKeepsWhatWasDropped(t *testing.T) {
-	arrays := arraysOf(t, newRand(t), []row{make(row, len(columns)), make(row, len(columns)), make(row, len(columns))})
+	arrays := arraysOf(t, seedtest.New(t), []row{make(row, len(columns)), make(row, len(columns)), make(row, len(columns))})
 	mask := NewMask(3)
 	mask.CopyFrom([]byte{0b10110}, 1) // its rows 1 to 3: true, true, false
 	if err := apply(t, mask, syntax.Const{Value: true}, arrays); err != nil {
@@ -210,7 +211,7 @@ func TestApplyKeepsWhatWasDropped(t *testing.T) {
 
 // TestApplyErrors checks that a test that can't be evaluated is an error that names the column.
 func TestApplyErrors(t *testing.T) {
-	arrays := arraysOf(t, newRand(t), []row{make(row, len(columns))})
+	arrays := arraysOf(t, seedtest.New(t), []row{make(row, len(columns))})
 	f := compile(t, is("i", syntax.Equal, column.IntValue(1)))
 	for at, want := range map[int]string{columnAt("s"): "literal of another kind than the column", structAt: "cannot be compared"} {
 		err := f.Evaluator([]column.Path{{Column: at}}).Apply(NewMask(1), arrays)
@@ -247,7 +248,7 @@ func boundsOf(rows []row) func(column.Field) Bounds {
 // TestMightMatch checks that rows are never excluded by their columns' bounds if one of them matches, whatever is known of the
 // bounds.
 func TestMightMatch(t *testing.T) {
-	rng := newRand(t)
+	rng := seedtest.New(t)
 	ruledOut := 0
 	for range 2000 {
 		rows := randomRows(rng, 1+rng.IntN(10))
@@ -273,7 +274,7 @@ func TestMightMatch(t *testing.T) {
 
 // TestAlwaysMatches checks that no filter is said to be true for all rows that is not, and that a single value without nulls decides it.
 func TestAlwaysMatches(t *testing.T) {
-	rng := newRand(t)
+	rng := seedtest.New(t)
 	proven := 0
 	for range 5000 {
 		rows := randomRows(rng, 1+rng.IntN(3))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // simNode is a data node as far as puts go. Messages in both directions arrive in order, some time later.
@@ -394,7 +395,7 @@ func TestRandomSchedules(t *testing.T) {
 
 func randomSchedules(t *testing.T, keep string, nodes int) {
 	read, failures, replicated, forgotten := 0, 0, 0, 0
-	for seed := range uint64(300) {
+	for _, seed := range seedtest.Seeds(t, 300) {
 		s := &sim{
 			Rand: rand.New(rand.NewPCG(seed, 1)), t: t, catalog: New(nodes), now: start, //nolint:gosec // repeatable
 			made: map[string]map[int]protocol.PutPart{}, tried: map[string][]protocol.PutPart{}, chosen: map[string][]protocol.PutPart{}, published: map[string]string{}, dropping: map[string]string{}, dropped: map[string]bool{}, failed: map[string]bool{},

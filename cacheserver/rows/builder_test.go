@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeflow/datacache/cacheserver/offheap"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 func TestLayoutRefuses(t *testing.T) {
@@ -194,7 +195,7 @@ func TestManySmallBatches(t *testing.T) {
 
 // TestBudgetIsExact checks that the budget counts exactly the bytes of the chunks' bodies and headers.
 func TestBudgetIsExact(t *testing.T) {
-	for seed := range uint64(10) {
+	for _, seed := range seedtest.Seeds(t, 10) {
 		d := newDice(t, seed)
 		s := d.schema()
 		st := load(t, s, 3000, d.batch(t, s, 300), d.batch(t, s, 200))

@@ -15,6 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 
 	"github.com/kubeflow/datacache/cacheserver/offheap"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // integers are the types that chunks may store in fewer bytes.
@@ -116,7 +117,7 @@ func content(m Message) []byte {
 // they are.
 func TestNarrowEqualsPlain(t *testing.T) {
 	fewer := 0
-	for seed := range uint64(60) {
+	for _, seed := range seedtest.Seeds(t, 60) {
 		d := newDice(t, seed)
 		s := d.integerSchema()
 		var batches []arrow.RecordBatch

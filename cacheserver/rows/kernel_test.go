@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // TestTransposeEqualsCopy compares columns transposed several at a time with columns copied value by value, for various numbers of
@@ -17,7 +19,7 @@ func TestTransposeEqualsCopy(t *testing.T) {
 	if !cpu.X86.HasAVX2 {
 		t.Skip("this processor has no transpose")
 	}
-	for seed := range uint64(300) {
+	for _, seed := range seedtest.Seeds(t, 300) {
 		d := newDice(t, seed)
 		together, width := 4, []int{4, 8}[d.IntN(2)]
 		if d.IntN(3) == 0 {

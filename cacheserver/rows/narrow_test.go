@@ -12,12 +12,14 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // TestNarrow compares messages with integers in a shorter type, value by value, with those in the schema's.
 func TestNarrow(t *testing.T) {
 	narrowed := 0
-	for seed := range uint64(80) {
+	for _, seed := range seedtest.Seeds(t, 80) {
 		d := newDice(t, seed)
 		s := d.integerSchema()
 		var batches []arrow.RecordBatch

@@ -10,6 +10,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // raw makes an array of its parts; the caller chooses the values in null slots.
@@ -126,7 +128,7 @@ func TestHash(t *testing.T) {
 
 // TestDeterministic checks that equal random batches yield equal bytes, whatever memory they are in.
 func TestDeterministic(t *testing.T) {
-	for seed := range uint64(20) {
+	for _, seed := range seedtest.Seeds(t, 20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			d := newDice(t, seed)
 			s := d.schema()
@@ -147,7 +149,7 @@ func TestDeterministic(t *testing.T) {
 // TestBelowRandomNulls overlays random rows with nulls at every level: the values must be those of the arrays, and the result must be
 // normalized already.
 func TestBelowRandomNulls(t *testing.T) {
-	for seed := range uint64(60) {
+	for _, seed := range seedtest.Seeds(t, 60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			d := newDice(t, seed)
 			s := d.schema()

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kubeflow/datacache/cacheserver/offheap"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // exact is a backing in memory that reads no byte beside what it is asked for.
@@ -34,7 +35,7 @@ func (e *exact) ReadRanges(number int, memory []byte, ranges []Range) (read int6
 // TestFramesReadRanges compares rows that are cut from chunks of which only these rows were read with the same rows of whole chunks.
 func TestFramesReadRanges(t *testing.T) {
 	whole, ranges := 0, 0
-	for seed := range uint64(150) {
+	for _, seed := range seedtest.Seeds(t, 150) {
 		d := newDice(t, seed)
 		s := d.schema()
 		l, err := NewLayout(s)

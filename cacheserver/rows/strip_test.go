@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 func fixed(width int) arrow.DataType { return &arrow.FixedSizeBinaryType{ByteWidth: width} }
@@ -55,7 +57,7 @@ func TestFindStrips(t *testing.T) {
 // TestStripsEqualTake makes strips of random columns, with other columns between them: rows, runs of rows and ranges must equal the
 // result of arrow-go's take.
 func TestStripsEqualTake(t *testing.T) {
-	for seed := range uint64(12) {
+	for _, seed := range seedtest.Seeds(t, 12) {
 		d := newDice(t, seed)
 		fields := make([]arrow.Field, 2+d.IntN(20))
 		for i := range fields {

@@ -5,15 +5,13 @@ package source
 
 import (
 	"maps"
-	"math/rand/v2"
 	"testing"
-	"time"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 func TestBuffers(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seedtest.New(t)
 	r := NewMappedBuffers(1 << 20)
 	defer r.Close()
 	var live [][]byte

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // randomSplits returns splits with few files in few folders, and all kinds of numbers.
@@ -36,9 +38,7 @@ func randomSplits(r *rand.Rand, n int) []Split {
 }
 
 func TestSplitsAreDecodedAsEncoded(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := seedtest.New(t)
 	for range 300 {
 		splits := randomSplits(r, r.IntN(20))
 		data := EncodeSplits(splits)

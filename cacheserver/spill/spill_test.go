@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // split makes rows of several chunks.
@@ -215,8 +215,7 @@ func TestRanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close(false)
-	const seed = 7
-	r, piece := rand.New(rand.NewPCG(seed, 1)), f.Head().Chunks[0].Piece
+	r, piece := seedtest.New(t), f.Head().Chunks[0].Piece
 	for i, c := range sealed.Chunks {
 		size := int64(len(c.Memory()))
 		for range 20 {
@@ -228,11 +227,11 @@ func TestRanges(t *testing.T) {
 			got := pages(int(size))
 			read, err := f.ReadRanges(i, got, ranges)
 			if err != nil || read < 1 || read > size {
-				t.Fatalf("seed %d, chunk %d, %v: %d bytes were read, error %v", seed, i, ranges, read, err)
+				t.Fatalf("chunk %d, %v: %d bytes were read, error %v", i, ranges, read, err)
 			}
 			for _, q := range ranges {
 				if !bytes.Equal(got[q.From:q.To], c.Memory()[q.From:q.To]) {
-					t.Errorf("seed %d, chunk %d: %v differs", seed, i, q)
+					t.Errorf("chunk %d: %v differs", i, q)
 				}
 			}
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/spill"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // table is the same rows twice: in memory, and in files.
@@ -224,9 +225,7 @@ func (tb *table) read(t testing.TB, st *Stream, runs []rows.Run) (parts int) {
 
 // TestStreamsGetTheirRows compares the rows of streams of several orders at once with those of a table in memory, with a fifth of its memory.
 func TestStreamsGetTheirRows(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 49))
+	r := seedtest.New(t)
 	tb := newTable(t, r, 8, 4000, 6<<20)
 	s := New(tb.stored, tb.budget, 3<<20, 1<<20, false)
 	defer s.Close()

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kubeflow/datacache/internal/request"
 	"github.com/kubeflow/datacache/internal/wellknown"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 	"github.com/kubeflow/datacache/test/kit/stocktest"
 )
 
@@ -237,10 +238,9 @@ func TestTwinOfTwin(t *testing.T) {
 	for _, source := range stocktest.Runtimes(t) {
 		check(source.Name, &source.Spec)
 	}
-	const seed = 20260821
-	rng := rand.New(rand.NewPCG(seed, seed))
+	rng := seedtest.New(t)
 	for i := range 300 {
-		check(fmt.Sprintf("seed %d, runtime %d", seed, i), randomRuntime(rng))
+		check(fmt.Sprintf("random runtime %d", i), randomRuntime(rng))
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // kib returns data whose file has k KiB, for a bucket with a name of one letter and a key of three.
@@ -131,8 +133,7 @@ func TestLimitsThatShrink(t *testing.T) {
 func TestAllAtOnce(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), Limits{Total: 256 << 10, Quotas: map[string]int64{"a": 192 << 10, "b": 192 << 10}})
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seedtest.Seed(t)
 	var hits atomic.Int64
 	var group sync.WaitGroup
 	for worker := range 8 {

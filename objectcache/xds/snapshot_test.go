@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/kubeflow/datacache/objectcache/router"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 var update = flag.Bool("update", false, "write the golden file anew") //nolint:forbidigo // a flag of the test binary
@@ -119,9 +119,7 @@ func versions(t *testing.T, members []router.Member) map[string]string {
 // TestReplicasAgree gives members in other orders, with a node's older pod, and then one member less.
 func TestReplicasAgree(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seedtest.New(t)
 	members := []router.Member{{Name: "node-5", Address: "10.0.1.5:8000", Zone: "zone-0"}}
 	for i := range 20 {
 		members = append(members, router.Member{

@@ -6,7 +6,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/wellknown"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // lostWithin is how long after a machine was lost its ranks must have their next batch: Kubernetes sees it after 40 to 55 s, and what was
@@ -54,9 +54,7 @@ func TestMachinesAreLost(t *testing.T) {
 	for _, dc := range caches {
 		cluster.DataCache(t, ns, dc.Name, v1alpha1.StateReady)
 	}
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seedtest.New(t)
 	victim, spare := "n2", "n3"
 	for i := range losses {
 		ok := t.Run(fmt.Sprintf("%d", i), func(t *testing.T) {

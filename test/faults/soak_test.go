@@ -21,6 +21,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // number parses a number from the environment.
@@ -39,12 +40,11 @@ func number(t *testing.T, name string, fallback uint64) uint64 {
 
 // TestKillsAtRandom kills, stops and freezes heads and nodes at random times while clients read shares and epochs. A read may fail
 // with a reason, but must never return wrong or missing rows; and after every disturbance the cache must become Ready again by
-// itself. FAULTS_ROUNDS sets the number of disturbances, FAULTS_SEED repeats a run.
+// itself. FAULTS_ROUNDS sets the number of disturbances.
 func TestKillsAtRandom(t *testing.T) {
 	t.Parallel()
 	rounds := number(t, "FAULTS_ROUNDS", 3)
-	seed := number(t, "FAULTS_SEED", rand.Uint64())
-	t.Logf("FAULTS_SEED=%d FAULTS_ROUNDS=%d", seed, rounds)
+	seed := seedtest.Seed(t)
 	c := running(t, big(t), 3)
 
 	ctx, stop := context.WithCancel(t.Context())

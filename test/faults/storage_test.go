@@ -6,7 +6,6 @@ package faults
 import (
 	"bytes"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -14,6 +13,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/test/kit/s3test"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // TestStoreThatRecovers loads from a store with temporary faults, which must not affect the rows.
@@ -171,9 +171,7 @@ func (l *lake) otherValue(file int) {
 
 // TestCorruptByteInChecksummedPage flips bytes in a zstd page, whose frames have a checksum.
 func TestCorruptByteInChecksummedPage(t *testing.T) {
-	const seed = 20260101
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seedtest.New(t)
 	for range 3 {
 		at := random.Float64()
 		t.Run(fmt.Sprintf("at %.3f", at), func(t *testing.T) {

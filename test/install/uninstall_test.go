@@ -5,13 +5,11 @@ package install
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -24,6 +22,7 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/wellknown"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // TestUninstall removes datacache with one command while a cache is in use, in random order of the objects, with and without a
@@ -94,14 +93,12 @@ func collected(t *testing.T, ns string) {
 // oneByOne deletes the overlay's objects in a random order, without waiting for each.
 func oneByOne(t *testing.T) {
 	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("the order is of seed %d", seed)
 	text, err := os.ReadFile(rendered(t, repository, overlay))
 	if err != nil {
 		t.Fatal(err)
 	}
 	objects := strings.Split(string(text), "\n---\n")
-	rand.New(rand.NewPCG(seed, 0)).Shuffle(len(objects), func(i, j int) { objects[i], objects[j] = objects[j], objects[i] })
+	seedtest.New(t).Shuffle(len(objects), func(i, j int) { objects[i], objects[j] = objects[j], objects[i] })
 	for _, object := range objects {
 		file := filepath.Join(t.TempDir(), "object.yaml")
 		if err := os.WriteFile(file, []byte(object), 0o600); err != nil {

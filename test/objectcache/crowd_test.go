@@ -16,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // TestThousandOnOneKey opens a thousand connections at once. Half of them PUT the same key, and all of those are in progress when the
@@ -75,8 +77,7 @@ func TestThousandOnOneKey(t *testing.T) {
 func TestEvictionUnderLoad(t *testing.T) {
 	t.Parallel()
 	const workers, objects, size, total = 8, 100, 64 << 10, 6 << 20
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seedtest.Seed(t)
 	home := t.TempDir()
 	dir := filepath.Join(home, "objects")
 	p := start(t, options{dir: dir, buckets: write(t, filepath.Join(home, "buckets.json"), fmt.Sprintf(`{"TotalLimit": "%d", "Bucket": [

@@ -9,7 +9,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,14 +19,14 @@ import (
 	"testing"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // awkward returns distinct keys of pieces that proxies like to change.
 func awkward(t *testing.T, n int) []string {
 	t.Helper()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seedtest.New(t)
 	pieces := []string{
 		"/", "//", "/./", "/../", "..", ".", "%2F", "%2f", "%5C", "%2e%2E", "%20", "%C3%A9", "%25", "%3F", "?", "?a=b&c", "&", "=", "+",
 		"~", ";", ":", "@", "!", "$", "'", "(", ")", "*", ",", "a", "B", "data", "0",

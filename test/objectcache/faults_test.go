@@ -7,7 +7,6 @@ import (
 	"bufio"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -15,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // content returns the object of a key and a round, every part of which shows to which it belongs.
@@ -43,9 +44,7 @@ func files(t *testing.T, dir string) []string {
 // each key must have, complete, the object acknowledged last, or the one being sent.
 func TestKillsDuringPut(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seedtest.New(t)
 	dir := filepath.Join(t.TempDir(), "objects")
 	const rounds, keys, together = 50, 8, 4
 	possible := map[string][]string{} // the possible contents of each key; "" is a miss
@@ -110,9 +109,7 @@ func (p *process) sendPart(key, body string, sent int, wait bool) (acknowledged 
 
 func TestFlippedBytes(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seedtest.New(t)
 	dir := filepath.Join(t.TempDir(), "objects")
 	const objects = 100
 	p := start(t, options{dir: dir})

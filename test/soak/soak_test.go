@@ -22,6 +22,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // number parses a number from the environment.
@@ -38,22 +39,22 @@ func number(t *testing.T, name string, fallback uint64) uint64 {
 	return n
 }
 
-// TestSchedules runs SOAK_SCHEDULES schedules, with consecutive seeds starting at SOAK_SEED, with SOAK_NODES data nodes or, without it, a few.
+// TestSchedules runs SOAK_SCHEDULES schedules, with consecutive seeds from SEED on, with SOAK_NODES data nodes or, without it, a few.
 func TestSchedules(t *testing.T) {
-	count, first := number(t, "SOAK_SCHEDULES", 20), number(t, "SOAK_SEED", 1)
-	t.Logf("SOAK_SEED=%d SOAK_SCHEDULES=%d", first, count)
+	count := number(t, "SOAK_SCHEDULES", 20)
 	cryptotest.SetGlobalRandom(t, 0) // for the lakes' names and snapshots
 	made := lakes(t)
 	sum := &tally{events: map[string]int{}}
 	began := time.Now()
-	for seed := first; seed < first+count; seed++ {
+	for i, seed := range seedtest.Seeds(t, count) {
+		done := uint64(i) + 1
 		if !t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			cryptotest.SetGlobalRandom(t, seed)
 			synctest.Test(t, func(t *testing.T) { run(t, seed, made, sum) })
 		}) {
-			t.Fatalf("schedule %d of %d failed; again: SOAK_NODES=%s SOAK_SEED=%d SOAK_SCHEDULES=1 go test ./test/soak -run TestSchedules", seed-first+1, count, os.Getenv("SOAK_NODES"), seed)
+			t.Fatalf("schedule %d of %d failed; again: SOAK_NODES=%s SEED=%d SOAK_SCHEDULES=1 go test ./test/soak -run TestSchedules", done, count, os.Getenv("SOAK_NODES"), seed)
 		}
-		if done := seed - first + 1; done%1000 == 0 && done < count {
+		if done%1000 == 0 && done < count {
 			t.Logf("%d of %d schedules after %s", done, count, time.Since(began).Round(time.Second))
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // ledgerSchedules is the number of trainings that TestEveryChosenRowOnce simulates.
@@ -21,9 +22,7 @@ const ledgerSchedules = 2000
 // TestEveryChosenRowOnce simulates trainings on selections: at random steps a training stops, and goes on with other numbers of ranks,
 // workers and data nodes. In each epoch, every row of the selection is read exactly once.
 func TestEveryChosenRowOnce(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 33))
+	r := seedtest.New(t)
 	for range ledgerSchedules {
 		c := randomSelection(r)
 		want := c.selected(t)
@@ -47,9 +46,7 @@ func TestEveryChosenRowOnce(t *testing.T) {
 
 // TestPartsOfASplitAreDisjoint checks that the parts of a split together have every filtered row once.
 func TestPartsOfASplitAreDisjoint(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 33))
+	r := seedtest.New(t)
 	for range 200 {
 		c := randomSelection(r)
 		s := epoch.Split{Seed: r.Uint64(), Of: 1 + r.Uint64N(1000), Shuffle: r.IntN(3) > 0}

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -33,6 +32,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/put/incoming"
 	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // stream is a DoPut whose client has sent messages and, unless broken is set, ended the stream.
@@ -244,9 +244,7 @@ func TestParts(t *testing.T) {
 // TestMemoryOfMessages puts batches of random sizes, some without rows: the memory of messages is used again, and never while rows in it are in
 // no chunk yet.
 func TestMemoryOfMessages(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seedtest.New(t)
 	s, _, ticket := open(t)
 	acknowledge(t, s)
 	all := batch(t, 0, 20_000)

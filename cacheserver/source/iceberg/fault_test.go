@@ -5,7 +5,6 @@ package iceberg
 
 import (
 	"encoding/binary"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kubeflow/datacache/test/kit/icetest"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // wantError checks that the text of an error contains all parts.
@@ -117,9 +117,7 @@ func TestCorruptPages(t *testing.T) {
 			tbl := openTable(t, made.Metadata(), Selection{})
 			splits := planOf(t, tbl)
 			good := readFile(t, splits[0].File)
-			seed := uint64(time.Now().UnixNano())
-			t.Logf("seed %d", seed)
-			random := rand.New(rand.NewPCG(seed, 0))
+			random := seedtest.New(t)
 			failed := 0
 			for range 120 {
 				s := splits[random.IntN(len(splits))]
@@ -219,9 +217,7 @@ func TestCorruptMetadata(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seedtest.New(t)
 	failed := 0
 	for range 100 {
 		name := dir + "/t/metadata/" + files[random.IntN(len(files))].Name()

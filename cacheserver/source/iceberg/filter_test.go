@@ -18,6 +18,7 @@ import (
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/kubeflow/datacache/test/kit/icetest"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // numbers holds the values of a row besides its id; nil is null.
@@ -33,9 +34,7 @@ var edges = []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, math.Copysign(0,
 // TestFiltersOfRandomTables compares filters with a model that knows nothing of files: statistics in manifests or footers, with or
 // without NaN counts, must never exclude a row that matches the filter.
 func TestFiltersOfRandomTables(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := seedtest.New(t)
 	for range 6 {
 		metadata, rows := randomNumbers(t, r)
 		for range 25 {

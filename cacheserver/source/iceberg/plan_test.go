@@ -7,11 +7,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -23,6 +21,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 	"github.com/kubeflow/datacache/test/kit/icetest"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 func TestPlanIsTheSameEveryTime(t *testing.T) {
@@ -88,9 +87,7 @@ func TestSplitsInAnyOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tbl := openTable(t, made.Metadata(), Selection{})
 			splits := shipped(t, planOf(t, tbl))
-			seed := uint64(time.Now().UnixNano())
-			t.Logf("seed %d", seed)
-			rand.New(rand.NewPCG(seed, 0)).Shuffle(len(splits), func(i, j int) { splits[i], splits[j] = splits[j], splits[i] })
+			seedtest.New(t).Shuffle(len(splits), func(i, j int) { splits[i], splits[j] = splits[j], splits[i] })
 			node, err := OpenPinned(t.Context(), objstore.New(objstore.Config{}), Location{Metadata: made.Metadata()}, tbl.Pin(), Selection{})
 			if err != nil {
 				t.Fatal(err)

@@ -24,6 +24,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/icetest"
 	"github.com/kubeflow/datacache/test/kit/parquettest"
 	"github.com/kubeflow/datacache/test/kit/s3test"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // inOrder returns the rows of splits as JSON, in order.
@@ -86,9 +87,7 @@ func TestPieces(t *testing.T) {
 		made := w.Create(fmt.Sprintf("mixed %t", index), 2, mixedSchema())
 		tables[fmt.Sprintf("mixed, page index %t", index)] = addFile(t, made, mixedFile(t, 5000, pq.WithPageIndexEnabled(index)), 5000, nil)
 	}
-	const seed = 20261125
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seedtest.New(t)
 	for name, location := range tables {
 		for _, filter := range []string{"", "id > 7"} {
 			t.Run(name+" "+filter, func(t *testing.T) {

@@ -6,11 +6,12 @@ package h2
 import (
 	"bytes"
 	"encoding/binary"
-	"math/rand/v2"
 	"testing"
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // longest is the maximum frame length of HTTP/2.
@@ -31,9 +32,7 @@ func endless(of *counter) grpc.StreamHandler {
 // TestWindows reads messages with random windows and frame sizes: no more bytes than allowed may arrive, no frame may be too long,
 // and the bytes must be those that were sent.
 func TestWindows(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seedtest.New(t)
 	sizes := []int{0, 1, 20000, 1 << 20, 3}
 	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Five": func(_ any, stream grpc.ServerStream) error {
 		for _, size := range sizes {

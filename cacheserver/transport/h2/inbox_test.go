@@ -13,12 +13,13 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // TestInboxKeepsOrder puts pieces of random lengths, within a window, while another goroutine takes others.
 func TestInboxKeepsOrder(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seedtest.Seed(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 	p := &purse{}
 	p.free.Store(copies * defaultWindow)

@@ -11,7 +11,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"testing"
@@ -21,6 +20,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // recording is a connection that records each write.
@@ -37,9 +38,7 @@ func (r *recording) Write(b []byte) (int, error) {
 // TestTLSWritesFullRecordsTogether checks that bytes, however they are divided into slices, are sent as full records, many per system
 // call.
 func TestTLSWritesFullRecordsTogether(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seedtest.New(t)
 	serverTLS, clientTLS := selfSigned(t)
 	clientTLS.ServerName = "127.0.0.1"
 	serverTLS.DynamicRecordSizingDisabled = true

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // stripped is what stripper and replacer make of a text that is written in random pieces.
@@ -87,9 +89,7 @@ func value(random *rand.Rand, depth int) (given, want any) {
 
 func TestStripper(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seedtest.New(t)
 	for range 20_000 {
 		given, want := same(value(random, 5))
 		text, err := json.MarshalIndent(given, "", strings.Repeat(" ", random.IntN(2)))

@@ -15,26 +15,25 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // Variable is the environment variable with the number of rounds of each test that damages files.
 const Variable = "DATACACHE_DAMAGE"
 
-// Rounds runs a test with random numbers: few times with the same seeds, or as often as Variable says with other seeds each time.
+// Rounds runs a test with the random numbers of consecutive seeds: few of them, or as many as Variable says.
 func Rounds(t *testing.T, few int, round func(t *testing.T, r *rand.Rand)) {
 	t.Helper()
-	first, n := uint64(0), few
+	n := few
 	if text := os.Getenv(Variable); text != "" { //nolint:forbidigo // how often a test runs is said to the test alone
 		var err error
 		if n, err = strconv.Atoi(text); err != nil {
 			t.Fatalf("%s=%q: want a number of rounds", Variable, text)
 		}
-		first = rand.Uint64()
 	}
-	for i := range n {
-		seed := first + uint64(i)
+	for _, seed := range seedtest.Seeds(t, uint64(n)) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
-			t.Logf("seed %d", seed)
 			round(t, rand.New(rand.NewPCG(seed, 0)))
 		})
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet"
 
 	"github.com/kubeflow/datacache/test/kit/parquettest"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // summed returns a chunk with CRCs in its page headers, which arrow-go does not write, and all its bytes.
@@ -57,7 +58,7 @@ func readWhole(c Chunk) (arrow.Array, error) {
 // exactly the rows that were written. Verify must detect any flip in a body.
 func TestFlippedBits(t *testing.T) {
 	harmless, refused := 0, 0
-	for seed := range uint64(60) {
+	for _, seed := range seedtest.Seeds(t, 60) {
 		d := newDice(t, seed)
 		field := d.field()
 		properties, about := d.properties(field.Type, codecs...)

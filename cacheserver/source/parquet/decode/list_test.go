@@ -7,11 +7,12 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // pageOf returns a column in the middle of a page: a list is null at definition level 0, empty at 1, and has elements at 2.
@@ -76,9 +77,7 @@ func TestFollowRefusesLevelsTooHigh(t *testing.T) {
 
 // TestPacked checks for all offsets and lengths that the lists are the same as when bits are processed one by one.
 func TestPacked(t *testing.T) {
-	const seed = 5
-	r := rand.New(rand.NewPCG(seed, 7))
-	t.Logf("seed %d", seed)
+	r := seedtest.New(t)
 	for range 2000 {
 		src := make([]byte, 1+r.IntN(40))
 		for i := range src {
@@ -107,9 +106,7 @@ func TestPacked(t *testing.T) {
 
 // TestRuns checks for runs of all kinds and lengths that the lists are the same as when levels are processed one by one.
 func TestRuns(t *testing.T) {
-	const seed = 6
-	r := rand.New(rand.NewPCG(seed, 7))
-	t.Logf("seed %d", seed)
+	r := seedtest.New(t)
 	for range 2000 {
 		encoded, levels := []byte{1 << 1, 0}, []byte{0}
 		repeat := func(n int, value byte) {

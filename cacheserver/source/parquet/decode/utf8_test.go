@@ -6,10 +6,11 @@ package decode
 import (
 	"bytes"
 	"errors"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // TestValidIsThatOfTheStandardLibrary compares all sequences of up to three bytes, at each place in a word, and random ones.
@@ -34,9 +35,7 @@ func TestValidIsThatOfTheStandardLibrary(t *testing.T) {
 			}
 		}
 	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := seedtest.New(t)
 	for range 20_000 {
 		var b []byte
 		for range r.IntN(30) {
