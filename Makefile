@@ -143,8 +143,6 @@ SOAK     ?= 200
 SCHEDULES ?= 10000
 LARGE    ?= 100
 TABLES   ?= 1000
-SEED     ?= $(shell date +%s)
-SOAK_SEED ?= $(shell date +%s)
 MUTANTS  ?= 100
 PRUNING  ?= 100
 FOLDERS  ?= 60
@@ -156,6 +154,13 @@ FLUID_CACHES ?= 200
 FLUID_RUNS ?= 5
 DEMO     ?=
 SIZE     ?=
+# The seed of all tests that draw random numbers: a number, or random, which is a new one for all programs of this run. Without it these
+# targets take a new one, and the other targets the same at each run, as CI does.
+soak schedules lost-machines test-folders fuzz-tables fuzz-pruning: export SEED ?= random
+ifeq ($(SEED),random)
+override SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+$(shell echo "==> SEED=$(SEED)" >&2)
+endif
 E2E      ?=
 LOSSES   ?= 10
 PODS     ?= 100
@@ -666,44 +671,44 @@ bench-fluid: kube-tools fluid-tools training-venv ## Print how long FLUID_CACHES
 
 .PHONY: schedules
 schedules: bootstrap ## Run SCHEDULES=10000 seeded schedules of faults against whole caches in one process, on a fake clock, and LARGE=100 with 64 data nodes (about 45 min; CI runs 200 and 3).
-	@echo "==> schedules: $(SCHEDULES) on a fake clock; a failure names the SOAK_SEED that repeats it"
-	@GOMAXPROCS=1 GOGC=400 SOAK_SEED=$(SOAK_SEED) SOAK_SCHEDULES=$(SCHEDULES) go test ./test/soak -run '^TestSchedules$$' -count=1 -timeout=0 -v | sed -u '/^=== /d; /--- PASS: TestSchedules\//d; $${/^FAIL/q1}'
+	@echo "==> schedules: $(SCHEDULES) on a fake clock; a failure names the SEED that repeats it"
+	@GOMAXPROCS=1 GOGC=400 SOAK_SCHEDULES=$(SCHEDULES) go test ./test/soak -run '^TestSchedules$$' -count=1 -timeout=0 -v | sed -u '/^=== /d; /--- PASS: TestSchedules\//d; $${/^FAIL/q1}'
 	@echo "==> schedules: $(LARGE) with 64 data nodes"
-	@GOMAXPROCS=1 GOGC=400 SOAK_NODES=64 SOAK_SEED=$(SOAK_SEED) SOAK_SCHEDULES=$(LARGE) go test ./test/soak -run '^TestSchedules$$' -count=1 -timeout=0 -v | sed -u '/^=== /d; /--- PASS: TestSchedules\//d; $${/^FAIL/q1}'
+	@GOMAXPROCS=1 GOGC=400 SOAK_NODES=64 SOAK_SCHEDULES=$(LARGE) go test ./test/soak -run '^TestSchedules$$' -count=1 -timeout=0 -v | sed -u '/^=== /d; /--- PASS: TestSchedules\//d; $${/^FAIL/q1}'
 
 .PHONY: soak
 soak: schedules build training-venv ## Run schedules, then real servers that are lost SOAK=200 times under the Python loader, and SOAK times under Go clients (about 90 min; CI runs a few of each).
-	@echo "==> soak: $(SOAK) schedules of the loader; a failure names the --seed and --schedule that repeat it (about 5 s each)"
+	@echo "==> soak: $(SOAK) schedules of the loader; a failure names the SEED and --schedule that repeat it (about 5 s each)"
 	@PYTHONPATH=python/src $(TRAINING) -m pytest python/tests/test_kills.py python/tests/test_mixture_kills.py -k servers_are_lost --rootdir python -c python/pyproject.toml \
 		--server $(SERVER) --thorough $$((($(SOAK) + 5) / 6))
 	@echo "==> soak: the reader of a host is killed $(SOAK) times (about 3 s each)"
 	@PYTHONPATH=python/src $(TRAINING) -m pytest python/tests/test_host.py -k killed_reader --rootdir python -c python/pyproject.toml --server $(SERVER) --thorough $(SOAK)
 	@echo "==> soak: 1,000 histories of ranks that come and go, 10,000 resizes of one loader (about 7 min)"
 	@PYTHONPATH=python/src $(TRAINING) -m pytest python/tests/test_resize.py -k "histories or leave_nothing" --rootdir python -c python/pyproject.toml --server $(SERVER) --thorough 125
-	@echo "==> soak: $(SOAK) blows at random; the log's FAULTS_SEED repeats a run (about 10 s a blow)"
+	@echo "==> soak: $(SOAK) blows at random; the log's SEED repeats a run (about 10 s a blow)"
 	@FAULTS_ROUNDS=$(SOAK) go test ./test/faults -run '^TestKillsAtRandom$$' -count=1 -timeout=0 -v
-	@echo "==> soak: clients ask upstreams that misbehave at random 2,000 times; a failure names the UPSTREAM_SEED that repeats it (about 4 min)"
+	@echo "==> soak: clients ask upstreams that misbehave at random 2,000 times; a failure names the SEED that repeats it (about 4 min)"
 	@UPSTREAM_CASES=2000 go test ./test/faults -run '^TestUpstreamsThatMisbehaveAtRandom$$' -count=1 -timeout=0
-	@echo "==> soak: 2,000 random filters beside DuckDB; a failure names the SELECTION_SEED that repeats it (about 2 min)"
+	@echo "==> soak: 2,000 random filters beside DuckDB; the SEED at the top repeats it (about 2 min)"
 	@SELECTION_FILTERS=2000 $(PYTHON) -m pytest test/conformance/test_selections.py -k random --server $(SERVER)
-	@echo "==> soak: 10,000 epochs in order version 2; a failure names the LANES_SEED that repeats it (about 3 min)"
+	@echo "==> soak: 10,000 epochs in order version 2; a failure names the SEED that repeats it (about 3 min)"
 	@LANES_CASES=10000 go test ./cacheserver/epoch -run '^TestLanesAreExact$$' -count=1 -timeout=0
-	@echo "==> soak: files of servers damaged, exchanged and replaced, 200 times in each way; a failure names its seed (about 10 min)"
+	@echo "==> soak: files of servers damaged, exchanged and replaced, 200 times in each way; a failure names the SEED that repeats it (about 10 min)"
 	@DATACACHE_DAMAGE=200 go test ./cacheserver/node/stage ./objectcache/store ./test/faults -run '^TestDamaged(FilesOfPuts|Folder|SpillFiles)$$' -count=1 -timeout=0
 	@echo "==> soak: attacks by clients, four times as large as in make test, and loads with little memory, on 2, 16 and 64 processors"
 	@DATACACHE_ATTACK=4 DATACACHE_PROCESSORS=2,16,64 go test ./test/faults -run '^(TestCrowds|TestHostileExchange|TestHalfSentRequests|TestUnreadTakes|TestIdleStreams|TestLoad.*)$$' -count=1 -timeout=30m -v
 
 .PHONY: test-delta
-test-delta: build venv delta-venv $(DELTA_JARS)/complete ## Have delta-rs and Spark write Delta tables, DELTA_TABLES=30 of them at random from DELTA_SEED=1, and compare the rows of every version with delta-rs' (about 4 min; not part of CI).
+test-delta: build venv delta-venv $(DELTA_JARS)/complete ## Have delta-rs and Spark write Delta tables, DELTA_TABLES=30 of them at random from SEED on, and compare the rows of every version with delta-rs' (about 4 min; not part of CI).
 	@DATACACHE_DELTA_PYTHON=$(DELTA) DATACACHE_DELTA_JARS=$(DELTA_JARS) $(PYTHON) -m pytest test/conformance/delta/check_rows.py -s --server $(SERVER) $(PYTEST)
 
 .PHONY: test-folders
-test-folders: build venv folders-venv hub-venv ## Have pyarrow, DuckDB, polars, Spark and datasets write FOLDERS=60 random folders each, from SEED, and compare the rows with pyarrow.dataset's, DuckDB's and load_dataset's (about 5 min; CI writes 6 by pyarrow and DuckDB).
-	@DATACACHE_FOLDERS_PYTHON=$(FOLDERS_VENV)/bin/python $(PYTHON) -m pytest test/conformance/test_random_folders.py --server $(SERVER) --folders $(FOLDERS) --folders-seed $(SEED) $(PYTEST)
+test-folders: build venv folders-venv hub-venv ## Have pyarrow, DuckDB, polars, Spark and datasets write FOLDERS=60 random folders each, from SEED on, and compare the rows with pyarrow.dataset's, DuckDB's and load_dataset's (about 5 min; CI writes 6 by pyarrow and DuckDB).
+	@DATACACHE_FOLDERS_PYTHON=$(FOLDERS_VENV)/bin/python $(PYTHON) -m pytest test/conformance/test_random_folders.py --server $(SERVER) --folders $(FOLDERS) $(PYTEST)
 
 .PHONY: fuzz-tables
-fuzz-tables: build venv ## Write TABLES=1000 random Iceberg tables by hand, from SEED, have caches serve them, compare the rows with a model's (about 2 min; CI runs 60).
-	@PYTHONPATH=test/conformance:hack $(PYTHON) -m fuzz --server $(SERVER) --tables $(TABLES) --seed $(SEED)
+fuzz-tables: build venv ## Write TABLES=1000 random Iceberg tables by hand, from SEED on, have caches serve them, compare the rows with a model's (about 2 min; CI runs 60).
+	@PYTHONPATH=test/conformance:hack $(PYTHON) -m fuzz --server $(SERVER) --tables $(TABLES)
 
 .PHONY: fuzz-pruning
 fuzz-pruning: build venv $(CATALOG)/complete ## Have Iceberg's Java library write PRUNING=100 random tables of each type, and compare which files it and the cache read for random filters (about 5 min; CI writes 2).

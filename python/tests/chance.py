@@ -8,12 +8,13 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from seeds import SEED
+
 
 @dataclass(frozen=True)
 class Chance:
-    """Source of random schedules: the same seed and number give the same schedule."""
+    """Source of random schedules: the same SEED and number give the same schedule."""
 
-    seed: int
     thorough: int
     only: int | None
     notes: list[str]
@@ -21,9 +22,9 @@ class Chance:
     def schedules(self, count: int) -> Iterator[tuple[int, random.Random]]:
         """Yields `count` times --thorough schedule numbers, each with its random generator."""
         for number in range(count * self.thorough) if self.only is None else [self.only]:
-            print(f"--seed {self.seed} --schedule {number}")  # pytest shows it if the test fails
-            yield number, random.Random(f"{self.seed} {number}")
+            print(f"SEED={SEED} --schedule {number}")  # pytest shows it if the test fails
+            yield number, random.Random(f"{SEED} {number}")
 
     def note(self, text: str) -> None:
         """Adds a line to the summary at the end of the test run."""
-        self.notes.append(f"{text} (--seed {self.seed})")
+        self.notes.append(f"{text} (SEED={SEED})")

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import random
-import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from chance import Chance
 from cluster import Cluster
 from lake import Lake
 from peer import Peer, Table
+from seeds import SEED
 from wide import wide_table
 
 from kubeflow_datacache import DataCache
@@ -28,9 +28,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--server", type=Path, default=REPOSITORY / "bin/cacheserver", help="the cacheserver binary")
     parser.addoption("--rest-catalog", type=Path, default=None, help="the jars of Iceberg's REST catalog (make tools)")
     parser.addoption("--thorough", type=int, default=1, help="times as many random schedules: 10 for a release")
-    parser.addoption("--seed", type=int, default=secrets.randbits(32), help="of the random tests; printed at the end")
     parser.addoption("--update", action="store_true", help="write golden files anew")
     parser.addoption("--schedule", type=int, default=None, help="the one random schedule to run, by its number")
+
+
+def pytest_report_header() -> str:
+    """The seed with which SEED repeats the run."""
+    return f"SEED={SEED}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -41,10 +45,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture
 def chance(request: pytest.FixtureRequest) -> Chance:
-    """Random schedules, repeatable by --seed."""
+    """Random schedules."""
     config = request.config
     return Chance(
-        seed=int(str(config.getoption("--seed"))),
         thorough=int(str(config.getoption("--thorough"))),
         only=config.getoption("--schedule"),
         notes=config.stash.setdefault(NOTES, []),
@@ -58,10 +61,9 @@ def thorough(chance: Chance) -> int:
 
 
 @pytest.fixture
-def rng(chance: Chance) -> random.Random:
-    """Random numbers, repeatable by --seed."""
-    print(f"--seed {chance.seed}")
-    return random.Random(chance.seed)
+def rng() -> random.Random:
+    """Random numbers."""
+    return random.Random(SEED)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from client import Client
 from lake import Lake, Made
+from seeds import SEED
 from server import MODES, WIRE_MODES, Cache, Caches, Mode
 from tables import BY_NAME
 
@@ -24,10 +25,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rest-catalog", type=Path, default=None, help="the jars of Iceberg's REST catalog (make tools)")
     parser.addoption("--java-flight", type=Path, default=None, help="the jars of Arrow's Java client (make tools)")
     parser.addoption("--pruning", type=int, default=1, help="tables of each type and transform for test_pruning")
-    parser.addoption("--pruning-seed", type=int, default=0, help="the seed of test_pruning; 0: another each time")
     parser.addoption("--folders", type=int, default=3, help="folders of each writer for test_random_folders")
-    parser.addoption("--folders-seed", type=int, default=0, help="the seed of the first of them")
     parser.addoption("--spark-jars", type=Path, default=None, help="the jar of Iceberg for Spark (make tools)")
+
+
+def pytest_report_header() -> str:
+    """The seed with which SEED repeats the run."""
+    return f"SEED={SEED}"
 
 
 @pytest.fixture(scope="session")

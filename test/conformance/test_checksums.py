@@ -15,6 +15,7 @@ import pytest
 from canon import difference, rows_of
 from client import Client
 from lake import Lake
+from seeds import seeds
 from server import Cache
 
 Connect = Callable[[Cache], Client]
@@ -60,7 +61,7 @@ def test_a_changed_byte_fails_the_cache(
     assert "checksum does not match" in reason
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_flipped_bits_are_refused_or_harmless(
     seed: int, lake: Lake, private: Callable[..., Cache], connect: Connect
 ) -> None:

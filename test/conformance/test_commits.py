@@ -24,6 +24,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField
+from seeds import seeds
 from server import Cache, Caches, s3_environment
 from stores import BUCKET, minio, rest_catalog
 from test_puts import SCHEMA, Writer, refused, rows
@@ -251,7 +252,7 @@ def test_all_types_in_an_object_store(
             each.stop(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_random_kills(lake: Lake, seed: int) -> None:
     rng = random.Random(seed)
     lake.catalog.create_table(lake.table, SCHEMA)

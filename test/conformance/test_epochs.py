@@ -19,6 +19,7 @@ import pytest
 from client import Client, command_descriptor, metadata, node_of
 from lake import Made
 from order import Epoch, Permutation
+from seeds import SEED
 from server import Cache, Caches, Mode
 from test_wire import check_code, exchange
 
@@ -142,9 +143,7 @@ class TestEpochs:
             )
 
     def test_random_epochs(self, plain: Client) -> None:
-        whole, seed = plain.table(), 20_260_101
-        r = random.Random(seed)
-        print(f"seed {seed}")
+        whole, r = plain.table(), random.Random(SEED)
         for _ in range(25):
             world, workers = r.randint(1, 9), r.randint(1, 4)
             epoch = Epoch(
@@ -212,9 +211,7 @@ class TestMixtures:
     """The rows that a cache contributes to a mixture, compared with the oracle."""
 
     def test_random_mixtures(self, plain: Client) -> None:
-        whole, seed = plain.table(), 20_261_126
-        r = random.Random(seed)
-        print(f"seed {seed}")
+        whole, r = plain.table(), random.Random(SEED)
         for _ in range(12):
             world, batch = r.randint(1, 4), r.choice([50, 256])
             parts = [{"rows": whole.num_rows, "weights": [r.randint(900, 3000), 7000]}]

@@ -16,8 +16,10 @@ from fuzz.run import check, refusal
 from fuzz.schema import Field, Map, Primitive, Struct
 from fuzz.simple import data_file, table_of, whole
 from fuzz.table import File, Layout, Metrics, Spec
+from seeds import seeds
 
-TABLES, SEED = int(os.environ.get("FUZZ_TABLES", "60")), int(os.environ.get("FUZZ_SEED", "1"))
+#: How many random tables are compared; make fuzz-tables compares 1,000.
+TABLES = int(os.environ.get("FUZZ_TABLES", "60"))
 
 INT, STRING = Primitive("int"), Primitive("string")
 
@@ -31,7 +33,7 @@ def server(request: pytest.FixtureRequest) -> Path:
 def test_random_tables_have_the_rows_of_the_model(server: Path) -> None:
     failed = [
         f"seed {seed}: {problem}\n  repeat: make fuzz-tables TABLES=1 SEED={seed}"
-        for seed, problem in campaign(server, range(SEED, SEED + TABLES), os.cpu_count() or 1)
+        for seed, problem in campaign(server, seeds(TABLES, failed=[334, 1126, 1231, 1377, 70033]), os.cpu_count() or 1)
         if problem
     ]
     assert not failed, "\n".join(failed)

@@ -3,7 +3,7 @@
 """Which files a filter leaves: by partition exactly those that Iceberg's Java library reads, and never less than match.
 
 Tables are written by Java, with random partitions, and planned by Java and by the cache with random filters. --pruning
-says how many tables there are of each type and transform, --pruning-seed repeats a run.
+says how many tables there are of each type and transform.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import json
 import os
 import random
 import subprocess
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from seeds import SEED
 from server import Caches
 
 REPOSITORY = Path(__file__).parents[2]
@@ -402,10 +402,8 @@ def java(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="module")
 def planned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, java: Java) -> list[Planned]:
     """Every table and filter, with the files that Java reads and those that the cache reads."""
-    seed = request.config.getoption("--pruning-seed") or time.time_ns()
-    print(f"to repeat: --pruning-seed {seed}")
     each: int = request.config.getoption("--pruning")  # pyright: ignore[reportAssignmentType]
-    made = cases(random.Random(seed), each, tmp_path_factory.mktemp("pruning"))
+    made = cases(random.Random(SEED), each, tmp_path_factory.mktemp("pruning"))
     answers = java([case.request for case in made])
     lines = [
         json.dumps({"metadata": answer["metadata"], "filter": f.sql})

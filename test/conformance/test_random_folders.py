@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from canon import row_digests
 from client import Client
+from seeds import SEED
 from server import Cache
 from test_files import check_equal
 
@@ -40,10 +41,11 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
                 "spark": "DATACACHE_FOLDERS_PYTHON",
             }
             python = os.environ[others[writer]] if writer in others else sys.executable
-            count, seed = (str(request.config.getoption(name)) for name in ("--folders", "--folders-seed"))
+            count = str(request.config.getoption("--folders"))
             done = subprocess.run(
-                [python, str(PROGRAM), writer, str(root), count, seed], capture_output=True, text=True, check=False,
-                cwd=root, env={**os.environ, "HF_HOME": str(root / "home"), "HF_HUB_OFFLINE": "1"},
+                [python, str(PROGRAM), writer, str(root), count, str(SEED)],
+                capture_output=True, text=True, check=False, cwd=root,
+                env={**os.environ, "HF_HOME": str(root / "home"), "HF_HUB_OFFLINE": "1"},
             )  # fmt: skip
             assert done.returncode == 0, done.stderr[-6000:]
         return roots[writer]

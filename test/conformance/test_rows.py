@@ -13,12 +13,13 @@ import tables
 from canon import difference, rows_of
 from client import Client
 from lake import Lake, Made, Selection
+from seeds import seeds
 from server import Cache, Caches, Mode
 
 Table = Callable[[str], Made]
 Connect = Callable[[Cache], Client]
 
-RANDOM_SEEDS = range(24)
+RANDOM_SEEDS = seeds(24)
 
 
 def check_equal(got: pa.Table, want: pa.Table) -> None:

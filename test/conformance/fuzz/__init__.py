@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random Iceberg tables, written without an Iceberg library, and a model that knows their rows.
 
-`python -m fuzz --tables 1000 --seed 7` (make fuzz-tables) writes a table per seed, has a cache serve it, and compares
+`SEED=7 python -m fuzz --tables 1000` (make fuzz-tables) writes a table per seed, has a cache serve it, and compares
 the rows with the model's:
 
 - generate.py draws a table from a seed: schemas, partition specs, files, deletes, snapshots, as plain data (table.py).

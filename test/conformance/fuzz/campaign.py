@@ -8,7 +8,7 @@ import multiprocessing
 import shutil
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from .cache import Wrong
 KNOWN: dict[str, str] = {}
 
 
-def campaign(server: Path, seeds: range, jobs: int) -> Iterator[tuple[int, str]]:
+def campaign(server: Path, seeds: Sequence[int], jobs: int) -> Iterator[tuple[int, str]]:
     """Yields each seed with the problem that its table had, "" if none. The files of failed tables are left."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-tables-"))
     one = partial(_one, server, folder)
