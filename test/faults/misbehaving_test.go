@@ -28,6 +28,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/objectcache/mirror/upstream"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // The tests of this file ask misbehaving upstreams with the clients that ask catalogs, object stores, hubs and registries.
@@ -408,10 +409,9 @@ func TestMisbehavingUpstreams(t *testing.T) {
 	}
 }
 
-// TestUpstreamsThatMisbehaveAtRandom draws a behavior for each request. UPSTREAM_CASES sets the number of cases, UPSTREAM_SEED repeats a run.
+// TestUpstreamsThatMisbehaveAtRandom draws a behavior for each request. UPSTREAM_CASES sets the number of cases.
 func TestUpstreamsThatMisbehaveAtRandom(t *testing.T) {
-	cases, seed := number(t, "UPSTREAM_CASES", 20), number(t, "UPSTREAM_SEED", mrand.Uint64())
-	t.Logf("UPSTREAM_SEED=%d UPSTREAM_CASES=%d", seed, cases)
+	cases, seed := number(t, "UPSTREAM_CASES", 20), seedtest.Seed(t)
 	clients, behaviors := clients(), behaviors()
 	for i := range cases {
 		random := mrand.New(mrand.NewPCG(seed, i))

@@ -15,6 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/extensions"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+
 	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
 	"github.com/kubeflow/datacache/cacheserver/put/incoming"
@@ -105,9 +106,9 @@ func mutate(d *rand.Rand, bytes []byte) {
 			copy(old[:], bytes[at:at+width])
 			number += binary.LittleEndian.Uint64(old[:])
 		}
-		var new [8]byte
-		binary.LittleEndian.PutUint64(new[:], number)
-		copy(bytes[at:at+width], new[:])
+		var changed [8]byte
+		binary.LittleEndian.PutUint64(changed[:], number)
+		copy(bytes[at:at+width], changed[:])
 		at += width
 	}
 }
