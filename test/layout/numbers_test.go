@@ -20,6 +20,13 @@ var foreignNumbers = []string{
 	"cacheserver/rows/foreign.go",
 	"cacheserver/node/stage/text.go",
 	"cacheserver/source/delta/vector.go",
+	"cacheserver/source/parquet/footer.go",
+	"cacheserver/source/parquet/section.go",
+	"cacheserver/source/parquet/thrift.go",
+	"cacheserver/source/parquet/weight.go",
+	"cacheserver/source/parquet/decode/header.go",
+	"cacheserver/source/parquet/decode/page.go",
+	"cacheserver/source/parquet/decode/pages.go",
 }
 
 // fits begins the comment that says why an operation on foreign numbers can't overflow.

@@ -166,7 +166,7 @@ func checkRows(meta *metadata.FileMetaData) error {
 	var total int64
 	for g, group := range meta.RowGroups {
 		rows := group.GetNumRows()
-		if rows < 0 || rows > math.MaxInt64-total {
+		if rows < 0 || rows > math.MaxInt64-total { // fits: total is not negative
 			return fmt.Errorf("its footer says %d rows in row group %d after %d others: the file is corrupt: restore or rewrite it", rows, g, total)
 		}
 		total += rows
@@ -249,7 +249,7 @@ func (f *Footer) chunk(group, leaf int) (objstore.Range, error) {
 		start = d
 	}
 	r := objstore.Range{Offset: start, Length: c.GetTotalCompressedSize()}
-	if r.Offset < 0 || r.Length < 0 || r.Length > f.Size-r.Offset {
+	if r.Offset < 0 || r.Length < 0 || r.Length > f.Size-r.Offset { // fits: Offset is not negative
 		return r, fmt.Errorf("data file %s row group %d: column %q lies at bytes [%d,%d) of a file of %d: the file is truncated or corrupt: restore or rewrite it", f.URI, group, f.meta.Schema.Column(leaf).Path(), r.Offset, r.Offset+r.Length, f.Size)
 	}
 	return r, nil
@@ -306,7 +306,7 @@ func (f *Footer) Extent(group int) (start, length int64) {
 		}
 		end = max(end, r.Offset+r.Length)
 	}
-	return start, end - start
+	return start, end - start // fits: both are within the file
 }
 
 // RecoverFileError converts a panic to an error that names the file.

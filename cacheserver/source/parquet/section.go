@@ -35,7 +35,7 @@ const usualRoom = 128 << 20
 func roomFor(limit int64) func(int64) error {
 	used := int64(0)
 	return func(bytes int64) error {
-		if bytes > limit-used {
+		if bytes > limit-used { // fits: used is at most limit
 			return fmt.Errorf("no room for it beside %d bytes of other pages, at most %d are used: write the file with smaller pages", used, limit)
 		}
 		used += bytes
@@ -113,8 +113,8 @@ func (s Section) pagesOf(ctx context.Context, file *objstore.File, f *Footer, at
 	}
 	from := locations[first]
 	return SectionPages{
-		Pages:      decode.Pages{Offset: from.Offset, Length: end - from.Offset, Row: from.FirstRowIndex, Rows: endRow - from.FirstRowIndex},
-		dictionary: locations[0].Offset - chunk.Offset,
+		Pages:      decode.Pages{Offset: from.Offset, Length: end - from.Offset, Row: from.FirstRowIndex, Rows: endRow - from.FirstRowIndex}, // fits: covered has compared them
+		dictionary: locations[0].Offset - chunk.Offset,                                                                                       // fits: covered has compared them
 	}, true, nil
 }
 

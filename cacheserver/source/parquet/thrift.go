@@ -45,7 +45,7 @@ func readThrift(ctx context.Context, f io.ReaderAt, size int64) (_ *metadata.Fil
 	if size < footerTail {
 		return nil, 0, fmt.Errorf("the file has %d bytes", size)
 	}
-	if _, err := f.ReadAt(tail[:], size-footerTail); err != nil {
+	if _, err := f.ReadAt(tail[:], size-footerTail); err != nil { // fits: size is at least footerTail
 		return nil, 0, err
 	}
 	switch string(tail[4:]) {
@@ -57,13 +57,13 @@ func readThrift(ctx context.Context, f io.ReaderAt, size int64) (_ *metadata.Fil
 	}
 	length = int64(binary.LittleEndian.Uint32(tail[:4]))
 	switch {
-	case length > size-footerTail:
+	case length > size-footerTail: // fits: size is at least footerTail
 		return nil, 0, fmt.Errorf("it has %d bytes where the file has %d", length, size)
 	case length > mostFooter:
 		return nil, 0, fmt.Errorf("it has %d bytes, at most %d are read: write files with fewer columns or fewer row groups", length, mostFooter)
 	}
 	text := make([]byte, length)
-	if _, err := f.ReadAt(text, size-footerTail-length); err != nil {
+	if _, err := f.ReadAt(text, size-footerTail-length); err != nil { // fits: length was compared
 		return nil, 0, err
 	}
 	meta := new(metadata.FileMetaData)
@@ -137,12 +137,12 @@ func checkSchema[E element](elements []E) error {
 	paths := 0
 	for i, e := range elements {
 		name, children, path := e.GetName(), e.GetNumChildren(), 0
-		if children < 0 || int(children) > len(elements)-1-i {
-			return fmt.Errorf("its schema says %d children of %q, and %d elements follow", children, name, len(elements)-1-i)
+		if children < 0 || int(children) > len(elements)-1-i { // fits: i is an index of elements
+			return fmt.Errorf("its schema says %d children of %q, and %d elements follow", children, name, len(elements)-1-i) // fits: i is an index of elements
 		}
 		if i > 0 {
 			if len(open) == 0 {
-				return fmt.Errorf("its schema has %d elements, %q among them, that are children of no other", len(elements)-i, name)
+				return fmt.Errorf("its schema has %d elements, %q among them, that are children of no other", len(elements)-i, name) // fits: i is an index of elements
 			}
 			if len(open) > mostLevels {
 				return fmt.Errorf("its column %q is nested more than %d levels deep", open[1].name, mostLevels)

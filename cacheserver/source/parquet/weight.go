@@ -49,7 +49,7 @@ func leafWeight(f *Footer, group, leaf int) int64 {
 	case parquet.Types.Int32, parquet.Types.Float:
 		return n + values*4
 	case parquet.Types.FixedLenByteArray:
-		return n + values*int64(desc.TypeLength())
+		return n + values*int64(desc.TypeLength()) // fits: 2^36 values of 2^24 bytes
 	case parquet.Types.ByteArray:
 		return n + values*4 + stringBytes(f, group, leaf, values)
 	}
@@ -65,7 +65,7 @@ func stringBytes(f *Footer, group, leaf int, values int64) int64 {
 	n := min(c.GetTotalUncompressedSize(), mostWeight)
 	if c.IsSetDictionaryPageOffset() && c.IsSetStatistics() {
 		s := c.GetStatistics()
-		n = max(n, values*int64(len(s.GetMinValue())+len(s.GetMaxValue()))/2)
+		n = max(n, values*int64(len(s.GetMinValue())+len(s.GetMaxValue()))/2) // fits: 2^36 values, and footers have 2^26 bytes
 	}
 	return n
 }
@@ -75,9 +75,9 @@ func stringBytes(f *Footer, group, leaf int, values int64) int64 {
 func BatchRows(weight, rows int64) int64 {
 	perRow := max(weight/max(rows, 1), 1)
 	n := max(batchBytes/perRow, 1)
-	pow := int64(1) << (bits.Len64(uint64(n)) - 1)
+	pow := int64(1) << (bits.Len64(uint64(n)) - 1) // fits: 63 bits
 	least := int64(MinBatchRows)
-	for least > 1 && least*perRow > mostMinimum {
+	for least > 1 && least*perRow > mostMinimum { // fits: perRow is at most mostWeight
 		least /= 2
 	}
 	return min(max(pow, least), MaxBatchRows)

@@ -134,11 +134,11 @@ var checks = []struct{ name, file, old, new, by string }{
 	},
 	{
 		"http and https are one origin", "internal/origin/origin.go",
-		"a.Scheme == b.Scheme && ", "", "./internal/origin TestTransport",
+		"a.Scheme == b.Scheme && ", "", "./internal/origin TestSame",
 	},
 	{
 		"all ports are one origin", "internal/origin/origin.go",
-		" && port(a) == port(b)", "", "./internal/origin TestTransport",
+		" && port(a) == port(b)", "", "./internal/origin TestSame",
 	},
 	{
 		"answers are read without a limit", "cacheserver/objstore/transport.go",
@@ -159,6 +159,54 @@ var checks = []struct{ name, file, old, new, by string }{
 	{
 		"a registry's token server may be in plain text", "objectcache/mirror/oci/tokens.go",
 		"IsDowngrade(at, u)", "IsDowngrade(u, at)", "./objectcache/mirror/oci TestRealmInPlainText",
+	},
+	{
+		"a schema may have more columns than its root says", "cacheserver/source/parquet/thrift.go",
+		"if len(open) == 0 {\n", "if len(open) == 0 && false {\n", "./cacheserver/source/parquet TestSchemas",
+	},
+	{
+		"the children of a schema's group are not compared with its elements", "cacheserver/source/parquet/thrift.go",
+		"children < 0 || int(children) > len(elements)-1-i", "children < 0", "./cacheserver/source/parquet TestSchemas",
+	},
+	{
+		"a schema may be nested at any depth", "cacheserver/source/parquet/thrift.go",
+		"len(open) > mostLevels", "len(open) > 2*mostLevels", "./cacheserver/source/parquet TestSchemas",
+	},
+	{
+		"a footer's lists may be of any length", "cacheserver/source/parquet/thrift.go",
+		"items > mostItems", "items > 100*mostItems", "./cacheserver/source/parquet TestSchemas",
+	},
+	{
+		"a row group may lack column chunks", "cacheserver/source/parquet/footer.go",
+		"len(group.Columns) != n {", "len(group.Columns) > n {", "./cacheserver/source/parquet TestColumnChunksAreComplete",
+	},
+	{
+		"rows of row groups are added without a look", "cacheserver/source/parquet/footer.go",
+		"rows > math.MaxInt64-total", "total > math.MaxInt64-0", "./cacheserver/source/parquet TestColumnChunksAreComplete",
+	},
+	{
+		"decimals may have more digits behind the point than digits", "cacheserver/source/parquet/columns.go",
+		" || d.GetScale() > d.GetPrecision()", "", "./cacheserver/source/parquet TestDecimalsArePossible",
+	},
+	{
+		"pages are not reserved", "cacheserver/source/parquet/decode/pages.go",
+		"\tif err := p.reserve(&pg, h.page.value[pageCompressed], size); err != nil {\n\t\treturn page{}, err\n\t}\n", "", "./cacheserver/source/parquet/decode TestRoomForPages",
+	},
+	{
+		"lengths of levels are added before they are compared", "cacheserver/source/parquet/decode/pages.go",
+		"reps <= room && defs >= 0 && defs <= room-reps", "defs >= 0 && reps+defs <= room", "./cacheserver/source/parquet/decode TestLevelLengths",
+	},
+	{
+		"a page may have fewer values than the footer says", "cacheserver/source/parquet/decode/pages.go",
+		"values != chunk.Values", "values > chunk.Values", "./cacheserver/source/parquet/decode TestVerify",
+	},
+	{
+		"columns may be nested deeper than clients read", "cacheserver/source/scan/select.go",
+		"> mostLevels {", "> 2*mostLevels {", "./cacheserver/source/scan TestDepth",
+	},
+	{
+		"large pages are not counted in the budget", "cacheserver/node/load/limiter.go",
+		"\tif more > 0 {\n\t\tif err := a.budget.Reserve(more)", "\tif false {\n\t\tif err := a.budget.Reserve(more)", "./cacheserver/node/load TestRoomForPages",
 	},
 }
 

@@ -93,7 +93,7 @@ func (c *Column) page(p page) (err error) {
 			return err
 		}
 	}
-	if int64(p.n) > c.chunk.Values-c.valuesRead {
+	if int64(p.n) > c.chunk.Values-c.valuesRead { // fits: valuesRead is at most Values
 		return corrupt("the pages of the column chunk have more than the %d values that the footer says", c.chunk.Values)
 	}
 	c.valuesRead += int64(p.n)

@@ -144,7 +144,7 @@ func (h *header) describe() (page, error) {
 	case kindDataV2:
 		pg.encoding = parquet.Encoding(d.value[v2Encoding])
 		reps, defs, room := d.value[v2RepBytes], d.value[v2DefBytes], min(h.page.value[pageCompressed], h.page.value[pageUncompressed])
-		complete = d.has(dataValues, v2Encoding, v2RepBytes, v2DefBytes) && reps >= 0 && reps <= room && defs >= 0 && defs <= room-reps
+		complete = d.has(dataValues, v2Encoding, v2RepBytes, v2DefBytes) && reps >= 0 && reps <= room && defs >= 0 && defs <= room-reps // fits: reps is at most room
 	case kindDataV1:
 		pg.defEncoding, pg.repEncoding = parquet.Encoding(d.value[v1DefEncoding]), parquet.Encoding(d.value[v1RepEncoding])
 		complete = d.has(dataValues, v1Encoding, v1DefEncoding, v1RepEncoding)
@@ -177,14 +177,14 @@ func (p *pages) reserve(pg *page, length, size int64) error {
 	}
 	switch {
 	case pg.kind == kindDictionary:
-		need += min(int64(pg.n), size) * stretchBytes
+		need += min(int64(pg.n), size) * stretchBytes // fits: n has 31 bits
 	case pg.encoding == parquet.Encodings.DeltaLengthByteArray, pg.encoding == parquet.Encodings.DeltaByteArray:
-		need += int64(pg.n) * lengthsBytes
+		need += int64(pg.n) * lengthsBytes // fits: n has 31 bits
 	}
 	if need <= p.held {
 		return nil
 	}
-	if err := p.room(need - p.held); err != nil {
+	if err := p.room(need - p.held); err != nil { // fits: held is less than need
 		return fmt.Errorf("it has %d bytes uncompressed: %w", size, err)
 	}
 	p.held = need
@@ -254,12 +254,12 @@ func Verify(chunk Chunk, mem memory.Allocator) (room int64, err error) {
 		}
 		switch {
 		case pg.kind == kindDataV1 || pg.kind == kindDataV2:
-			if int64(pg.n) > chunk.Values-values {
+			if int64(pg.n) > chunk.Values-values { // fits: values is at most chunk.Values
 				return 0, corrupt("the pages of the column chunk have more than the %d values that the footer says", chunk.Values)
 			}
 			values, data = values+int64(pg.n), max(data, size)
 		case pg.kind == kindDictionary && chunk.Leaf.PhysicalType() == parquet.Types.ByteArray:
-			dictionary = max(dictionary, size+min(int64(pg.n), size)*sliceBytes)
+			dictionary = max(dictionary, size+min(int64(pg.n), size)*sliceBytes) // fits: n has 31 bits
 		case pg.kind == kindDictionary:
 			dictionary = max(dictionary, size)
 		}
@@ -281,7 +281,7 @@ func (p *pages) verifyNext() (pg page, size int64, err error) {
 	}
 	size = h.page.value[pageUncompressed]
 	length := h.page.value[pageCompressed]
-	if !h.page.has(pageCRC) && 0 <= length && length <= p.end-p.at {
+	if !h.page.has(pageCRC) && 0 <= length && length <= p.end-p.at { // fits: at is within the chunk
 		p.at += length
 		return pg, size, p.verify(&h, 0)
 	}
@@ -297,14 +297,14 @@ func (p *pages) readV2(pg *page, d *fields, body []byte, size int) (err error) {
 	reps, defs := d.value[v2RepBytes], d.value[v2DefBytes]
 	pg.reps, pg.defs = body[:reps], body[reps:reps+defs]
 	compressed := !d.has(v2Compressed) || d.value[v2Compressed] != 0
-	pg.data, err = p.uncompress(body[reps+defs:], size-int(reps+defs), compressed)
+	pg.data, err = p.uncompress(body[reps+defs:], size-int(reps+defs), compressed) // fits: describe has compared them
 	return err
 }
 
 // header reads the header at p.at and advances past it.
 func (p *pages) header() (header, error) {
 	for want := int64(512); ; want *= 8 {
-		text, err := p.peek(min(want, p.end-p.at))
+		text, err := p.peek(min(want, p.end-p.at)) // fits: at is within the chunk
 		if err != nil {
 			return header{}, err
 		}
@@ -315,7 +315,7 @@ func (p *pages) header() (header, error) {
 		case err == nil:
 			p.at += int64(size)
 			return h, nil
-		case !errors.Is(err, errShort) || want >= min(mostHeader, p.end-p.at):
+		case !errors.Is(err, errShort) || want >= min(mostHeader, p.end-p.at): // fits: at is within the chunk
 			return header{}, errHeader
 		}
 	}
@@ -333,16 +333,16 @@ func (p *pages) peek(n int64) ([]byte, error) {
 		return near, nil
 	}
 	if file, ok := p.from.(nearby); ok {
-		if near := file.Near(p.at, p.end-p.at); int64(len(near)) >= n {
+		if near := file.Near(p.at, p.end-p.at); int64(len(near)) >= n { // fits: at is within the chunk
 			p.have, p.start = near, p.at
 			return near, nil
 		}
 	}
 	if int64(len(p.buffer)) < n {
 		p.free(&p.buffer)
-		p.buffer = p.mem.Allocate(int(max(n, min(max(windowBytes, p.window), p.end-p.at))))
+		p.buffer = p.mem.Allocate(int(max(n, min(max(windowBytes, p.window), p.end-p.at)))) // fits: at is within the chunk
 	}
-	p.have, p.start = p.buffer[:min(int64(len(p.buffer)), p.end-p.at)], p.at
+	p.have, p.start = p.buffer[:min(int64(len(p.buffer)), p.end-p.at)], p.at // fits: at is within the chunk
 	if err := readFull(p.from, p.have, p.at); err != nil {
 		p.have = nil
 		return nil, err
@@ -355,13 +355,13 @@ func (p *pages) near() []byte {
 	if p.at < p.start || p.at >= p.start+int64(len(p.have)) {
 		return nil
 	}
-	return p.have[p.at-p.start:]
+	return p.have[p.at-p.start:] // fits: start is at most at
 }
 
 // bytes reads the next n bytes and advances past them. They are valid until the next page.
 func (p *pages) bytes(n int64) ([]byte, error) {
-	if n < 0 || n > p.end-p.at {
-		return nil, corrupt("%d bytes where its column chunk has %d left", n, p.end-p.at)
+	if n < 0 || n > p.end-p.at { // fits: at is within the chunk
+		return nil, corrupt("%d bytes where its column chunk has %d left", n, p.end-p.at) // fits: at is within the chunk
 	}
 	near := p.near()
 	if int64(len(near)) >= n {
