@@ -33,7 +33,7 @@ type Budget struct {
 	left     int64 // bytes of the limit that LimitHeap left to the Go heap, besides heap; negative: it was not called
 
 	whole *Budget // the budget that this one is a part of; nil: none
-	paid  bool    // its limit was reserved in whole once: reservations are not
+	paid  int64   // bytes that are reserved in whole already: only what is used above them is reserved there
 	each  int64   // limit of the part that Of returns for an owner; 0: no limit
 	of    map[string]*Budget
 	raise string // advice in errors on how to get more; "": raise the memory limit
@@ -53,8 +53,14 @@ func (b *Budget) Part(limit int64, raise string) *Budget {
 	return &Budget{limit: limit, left: -1, whole: b, raise: raise}
 }
 
-// Prepaid returns a budget of n bytes that the caller has reserved in this one, and releases here when the other one is not used any more.
-func (b *Budget) Prepaid(n int64) *Budget { return &Budget{limit: n, left: -1, whole: b, paid: true} }
+// Prepaid returns a budget whose first n bytes the caller has reserved in this one, and releases here when the other one is not used any more. More
+// than these are reserved here.
+func (b *Budget) Prepaid(n int64) *Budget {
+	return &Budget{limit: b.limit, kept: b.kept, left: -1, whole: b, paid: n}
+}
+
+// unpaid is how much of n bytes, which come after used ones, is above what is paid.
+func (b *Budget) unpaid(used, n int64) int64 { return max(used+n-b.paid, 0) - max(used-b.paid, 0) }
 
 // Each sets the limit in bytes of the parts that Of returns. It must be called before the budget is used.
 func (b *Budget) Each(limit int64) *Budget {
@@ -112,8 +118,9 @@ func (b *Budget) reserve(n, limit int64) error {
 	if n < 0 {
 		return fmt.Errorf("reserve %d bytes: negative", n)
 	}
+	var used int64
 	for {
-		used := b.used.Load()
+		used = b.used.Load()
 		if n > limit-used {
 			if b.evict(n-(limit-used)) > 0 {
 				continue
@@ -124,8 +131,8 @@ func (b *Budget) reserve(n, limit int64) error {
 			break
 		}
 	}
-	if b.whole != nil && !b.paid {
-		if err := b.whole.Reserve(n); err != nil {
+	if b.whole != nil {
+		if err := b.whole.Reserve(b.unpaid(used, n)); err != nil {
 			b.used.Add(-n)
 			return err
 		}
@@ -173,10 +180,7 @@ func (b *Budget) Free() int64 { return max(b.limit-b.kept-b.used.Load()+b.evicta
 // Release returns n reserved bytes.
 func (b *Budget) Release(n int64) {
 	for ; b != nil; b = b.whole {
-		b.used.Add(-n)
-		if b.paid {
-			return
-		}
+		n = b.unpaid(b.used.Add(-n), n)
 	}
 }
 
@@ -231,7 +235,7 @@ const heapSlack = 48 << 20
 // LimitHeap makes the garbage collector keep the Go heap within what the limit leaves besides arenas, which are outside the heap, and the
 // bytes that others may use outside of it. Otherwise garbage could take as much memory again as clients' requests and responses.
 func (b *Budget) LimitHeap(others int64) {
-	if b.paid {
+	if b.paid > 0 {
 		b = b.whole
 	}
 	b.mu.Lock()

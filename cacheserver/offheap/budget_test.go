@@ -49,7 +49,7 @@ func TestReserveHeap(t *testing.T) {
 	}
 }
 
-// TestPrepaid reserves in a budget whose bytes were reserved in another one before: that one does not change, and is not needed.
+// TestPrepaid reserves in a budget whose first bytes were reserved in another one before: only more than these is reserved there.
 func TestPrepaid(t *testing.T) {
 	whole := NewBudget(100)
 	if err := whole.Reserve(40); err != nil {
@@ -59,15 +59,22 @@ func TestPrepaid(t *testing.T) {
 	if err := whole.Reserve(60); err != nil {
 		t.Fatal(err)
 	}
-	if err := paid.Reserve(30); err != nil || paid.Used() != 30 || whole.Used() != 100 {
-		t.Errorf("Reserve: %v, %d used of 40, %d of 100", err, paid.Used(), whole.Used())
+	check := func(what string, err error, used, of int64) {
+		t.Helper()
+		if err != nil || paid.Used() != used || whole.Used() != of {
+			t.Errorf("%s: %v, %d used, want %d; of the whole %d, want %d", what, err, paid.Used(), used, whole.Used(), of)
+		}
 	}
+	check("within what is paid", paid.Reserve(30), 30, 100)
 	var full *ExhaustedError
-	if err := paid.Reserve(11); !errors.As(err, &full) || full.Limit != 40 {
-		t.Errorf("more than was paid: %v", err)
+	if err := paid.Reserve(11); !errors.As(err, &full) || full.Need != 1 {
+		t.Errorf("more than is paid: %v, want that 1 byte is missing", err)
 	}
-	paid.Release(30)
-	if paid.Used() != 0 || whole.Used() != 100 {
-		t.Errorf("after Release: %d used of 40, %d of 100", paid.Used(), whole.Used())
-	}
+	check("after that", nil, 30, 100)
+	whole.Release(5)
+	check("more than is paid", paid.Reserve(13), 43, 98)
+	paid.Release(10)
+	check("released in part", nil, 33, 95)
+	paid.Release(33)
+	check("released", nil, 0, 95)
 }

@@ -186,7 +186,12 @@ func (l *load) rowBytes(index int) (kept int64, guessed bool) {
 }
 
 // need is the memory for loading a split.
-func (l *load) need(index int) need { return l.needWithin(index, l.room()) }
+func (l *load) need(index int) need {
+	if l.again != nil {
+		return l.again.need
+	}
+	return l.needWithin(index, l.room())
+}
 
 // needWithin is the memory for loading a split. The bytes of a row group that is too large to be prefetched within room are read in windows.
 func (l *load) needWithin(index int, room int64) need {

@@ -173,7 +173,7 @@ func (s *spilling) discard() { s.Discard() }
 
 // againOf is the memory, besides a chunk, for decoding a split again: at most half of all if the split can be read in windows, so that the rest is left
 // to streams.
-func (l *load) againOf(index int) int64 { return l.needWithin(index, l.room()/2).working() }
+func (l *load) againOf(index int) need { return l.needWithin(index, l.room()/2) }
 
 // leastServing is the memory that serving takes at least: that for decoding a split again with one chunk of it, and three chunks for streams: one that
 // a sweep visits, its parts, and one that is read in order.
@@ -181,7 +181,7 @@ func (l *load) leastServing(index int) int64 {
 	s := l.splits[index]
 	kept, _ := l.rowBytes(index)
 	chunk := min(kept, passingBytes+s.Bytes/max(s.Rows, 1))
-	return l.againOf(index) + chunk + 3*chunk*int64(max(1, l.Sharers))
+	return l.againOf(index).working() + chunk + 3*chunk*int64(max(1, l.Sharers))
 }
 
 // setAside sets memory aside for decoding any one of the splits again, of which the longest chunk is given, and returns a function that frees it. A node
@@ -192,7 +192,7 @@ func (l *load) setAside(chunk int64) (free func()) {
 	}
 	most := chunk
 	for i := range l.splits {
-		most = max(most, l.againOf(i)+chunk)
+		most = max(most, l.againOf(i).working()+chunk)
 	}
 	b := l.Budget
 	var err error = &offheap.ExhaustedError{Need: most + 2*chunk, Used: b.Used(), Limit: b.Limit(), Kept: b.Kept()}
@@ -261,6 +261,7 @@ type again struct {
 	backing *backing
 	number  int
 	memory  []byte // of the chunk
+	need    need   // within what was set aside, besides a chunk
 	found   bool
 }
 
@@ -294,7 +295,7 @@ func (b *backing) decodeAgain(number int, memory []byte) error {
 		Config: &cfg, spec: l.spec, splits: l.splits, layout: l.layout, progress: &Progress{}, sealed: make([]rows.Sealed, len(l.splits)),
 		arena: offheap.NewArena(cfg.Budget).Paged(), early: NewEarly(len(l.splits)),
 	}
-	one.again = &again{backing: b, number: number, memory: memory}
+	one.again = &again{backing: b, number: number, memory: memory, need: l.againOf(b.index)}
 	defer one.arena.Release()
 	defer l.Limiter.load()()
 	if err := one.open(l.serving); err != nil {

@@ -106,7 +106,7 @@ var checks = []struct{ name, file, old, new, by string }{
 	},
 	{
 		"what is set aside is reserved twice", "cacheserver/offheap/budget.go",
-		"b.whole != nil && !b.paid", "b.whole != nil", "./cacheserver/offheap TestPrepaid",
+		"max(used+n-b.paid, 0) - max(used-b.paid, 0)", "n", "./cacheserver/offheap TestPrepaid",
 	},
 	{
 		"the object cache follows links", "objectcache/store/changes.go",
