@@ -691,6 +691,8 @@ soak: schedules build training-venv ## Run schedules, then real servers that are
 	@UPSTREAM_CASES=2000 go test ./test/faults -run '^TestUpstreamsThatMisbehaveAtRandom$$' -count=1 -timeout=0
 	@echo "==> soak: 2,000 random filters beside DuckDB; the SEED at the top repeats it (about 2 min)"
 	@SELECTION_FILTERS=2000 $(PYTHON) -m pytest test/conformance/test_selections.py -k random --server $(SERVER)
+	@echo "==> soak: 1,000 damaged Parquet files beside pyarrow; the SEED at the top repeats it (about 7 min)"
+	@HOSTILE_FILES=1000 $(PYTHON) -m pytest test/conformance/test_hostile_files.py -k mutants --server $(SERVER)
 	@echo "==> soak: 10,000 epochs in order version 2; a failure names the SEED that repeats it (about 3 min)"
 	@LANES_CASES=10000 go test ./cacheserver/epoch -run '^TestLanesAreExact$$' -count=1 -timeout=0
 	@echo "==> soak: files of servers damaged, exchanged and replaced, 200 times in each way; a failure names the SEED that repeats it (about 10 min)"
