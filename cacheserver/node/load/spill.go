@@ -181,7 +181,7 @@ func (l *load) leastServing(index int) int64 {
 	s := l.splits[index]
 	kept, _ := l.rowBytes(index)
 	chunk := min(kept, passingBytes+s.Bytes/max(s.Rows, 1))
-	return l.againOf(index).working() + chunk + 3*chunk*int64(max(1, l.Sharers))
+	return l.againOf(index).working() + chunk + 3*chunk
 }
 
 // setAside sets memory aside for decoding any one of the splits again, of which the longest chunk is given, and returns a function that frees it. A node
