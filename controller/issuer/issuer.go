@@ -54,7 +54,7 @@ type Keys struct {
 // New returns a source that asks the API server of the configuration.
 func New(config *rest.Config, client *http.Client, now func() time.Time) (*Source, error) {
 	within := *client
-	within.Transport = origin.Transport{Base: client.Transport} // the client adds the manager's token to the requests of redirects, too
+	within.Transport = origin.Transport{Base: client.Transport} // client-go adds the manager's token to redirected requests too
 	api, err := discovery.NewDiscoveryClientForConfigAndClient(config, &within)
 	if err != nil {
 		return nil, fmt.Errorf("set up the client for the API server's keys: %w", err)

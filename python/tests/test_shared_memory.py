@@ -207,7 +207,7 @@ def test_idle_memory_is_taken_back(server: Path, tmp_path: Path, messages: list[
         location = cache.get_flight_info({"kind": "shard", "index": 0, "total": 1}).endpoints[0].location
         want, before = batches(cache), len(messages)
         (idle,) = cache._shared._idle.values()  # pyright: ignore[reportPrivateUsage]
-        others = list[SharedMemory]()  # of clients that make no call
+        others = list[SharedMemory]()  # held by clients that make no call
         while idle.alive:
             assert len(others) < 200, "the server has memory for any number of clients, and takes none back"
             others.append(SharedMemory(int(location.rpartition(":")[2]), Slots(64, 1 << 20)))

@@ -290,7 +290,7 @@ func endlessHeader(w http.ResponseWriter) {
 type misbehaving struct {
 	*httptest.Server
 	other *httptest.Server
-	sent  atomic.Int64 // bytes of its answers
+	sent  atomic.Int64 // bytes of the bodies that it has sent
 
 	mu     sync.Mutex
 	visits []string // requests to the other host

@@ -132,7 +132,7 @@ func damagedPuts(t *testing.T, r *rand.Rand, way string) {
 			}
 		}
 	}
-	// The folder is usable again for the next part, whatever is in it.
+	// Parts can be put afterwards, whatever files are left in the folder.
 	acknowledge(t, s)
 	s.Open(peer.Put{ID: "open", Name: "open", Parts: 4, Nodes: 2, Schema: rows.SchemaHeader(schema)})
 	ticket, err := s.cfg.Signer.Sign(protocol.PutTicket{Put: "open", Parts: 4, Nodes: 2})

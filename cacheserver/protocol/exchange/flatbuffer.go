@@ -30,7 +30,7 @@ func root(bytes []byte) table { return (&buffer{bytes: bytes}).indirect(0) }
 
 // within reports whether n bytes at a position are within the buffer; otherwise it sets err.
 func (b *buffer) within(position, n int) bool {
-	if b.err == nil && (position < 0 || position > len(b.bytes)-n) { // fits: n is a width or a uint16
+	if b.err == nil && (position < 0 || position > len(b.bytes)-n) { // fits: n is the width of a field or the length of a vtable, at most 65,535
 		b.err = errBounds
 	}
 	return b.err == nil

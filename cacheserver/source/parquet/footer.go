@@ -34,7 +34,7 @@ type Footer struct {
 	meta    *metadata.FileMetaData
 	length  int64 // of meta in the file
 	columns []*fileColumn
-	byField map[int]*fileColumn // see indexFields
+	byField map[int]*fileColumn // columns by field id, with those in structs; the first one of each id
 	leaves  int
 }
 

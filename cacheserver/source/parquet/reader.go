@@ -373,7 +373,7 @@ func (r *RowReader) Close() {
 		r.rest.Release()
 	}
 	if r.held > 0 {
-		_ = r.section.Room(-r.held) // less memory is always there
+		_ = r.section.Room(-r.held) // returning memory never fails
 		r.held = 0
 	}
 }

@@ -84,7 +84,7 @@ func parseHeader(text []byte) (h header, size int, err error) {
 	case p.short:
 		return header{}, 0, errShort
 	}
-	return h, len(text) - len(p.text), nil // fits: the rest of text
+	return h, len(text) - len(p.text), nil // fits: p.text is a suffix of text
 }
 
 // compact parses Thrift's compact protocol (Thrift specification, thrift-compact-protocol.md). After the first error it returns

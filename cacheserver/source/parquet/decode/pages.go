@@ -297,7 +297,7 @@ func (p *pages) readV2(pg *page, d *fields, body []byte, size int) (err error) {
 	reps, defs := d.value[v2RepBytes], d.value[v2DefBytes]
 	pg.reps, pg.defs = body[:reps], body[reps:reps+defs]
 	compressed := !d.has(v2Compressed) || d.value[v2Compressed] != 0
-	pg.data, err = p.uncompress(body[reps+defs:], size-int(reps+defs), compressed) // fits: describe has compared them
+	pg.data, err = p.uncompress(body[reps+defs:], size-int(reps+defs), compressed) // fits: describe has checked that both levels are within the body
 	return err
 }
 
@@ -447,7 +447,7 @@ func (p *pages) close() {
 // giveBack returns what was reserved of room.
 func (p *pages) giveBack(held *int64) {
 	if *held > 0 {
-		_ = p.room(-*held) // less memory is always there
+		_ = p.room(-*held) // returning memory never fails
 		*held = 0
 	}
 }
