@@ -27,7 +27,7 @@ type putDatasets struct {
 	served  map[string]*servedPut // by id
 	changed chan struct{}         // closed, and replaced, when the catalog may have changed
 	budget  *offheap.Budget
-	counted int64 // what is reserved for the catalog
+	counted int64 // bytes reserved for the catalog
 }
 
 // servedPut is a dataset that clients have asked for.

@@ -22,8 +22,8 @@ const (
 	turnTime = time.Second
 )
 
-// turn waits until there is room for the answer of a request of some bytes, from a view whose schema the answer has, in the order of the calls.
-// The room is kept until the call, whose context is ctx, ends, but not longer than turnTime.
+// turn waits, in the order of the calls, until there is room for an answer, whose size is estimated from the length of the request in bytes, the
+// number of data nodes and the schema of v. The room is kept until the call's context ends, but not longer than turnTime.
 func (s *service) turn(ctx context.Context, request int, v *view) error {
 	size := min(answerMemory+int64(s.cfg.Nodes)*int64(endpointMemory+2*request)+schemaCopies*int64(len(v.plan.schemaBytes(nil))), answersMemory)
 	if err := s.room.Acquire(ctx, size); err != nil {

@@ -74,8 +74,8 @@ func New(path string, node int, limit int64) *Dir {
 	return &Dir{path: path, node: node, limit: limit, used: &atomic.Int64{}}
 }
 
-// Below returns a folder within this one, for files whose schema says too what they are of: there files of older releases, which don't have their
-// place, are opened. Limit and Used are of both folders together.
+// Below returns a folder within this one for files that also identify themselves by their schema: files of older releases, which don't have their
+// place, are opened there. Limit and Used are of both folders together.
 func (d *Dir) Below(name string) *Dir {
 	return &Dir{path: filepath.Join(d.path, name), node: d.node, limit: d.limit, used: d.used, unplaced: true}
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// foreignNumbers are the files, by pattern, that check lengths, offsets and counts which somebody else has written into a message or a file.
+// foreignNumbers are patterns of the files that check untrusted lengths, offsets and counts of messages and files.
 var foreignNumbers = []string{
 	"cacheserver/protocol/exchange/*.go",
 	"cacheserver/put/incoming/*.go",
@@ -32,8 +32,8 @@ var foreignNumbers = []string{
 // fits begins the comment that says why an operation on foreign numbers can't overflow.
 const fits = "// fits: "
 
-// TestForeignNumbersAreCompared lets no number of somebody else be subtracted, multiplied or shifted before it is compared with what it may be: the
-// result wraps, and passes the check. Where it can't, a comment on the line says why. Constants are not numbers of somebody else.
+// TestForeignNumbersAreCompared rejects subtractions, multiplications and shifts of two variables in these files: with untrusted numbers the result may
+// overflow and pass the check that follows. Where it can't overflow, a comment at the end of the line says why.
 func TestForeignNumbersAreCompared(t *testing.T) {
 	set, files := repository(t)
 	checked, commented := 0, 0

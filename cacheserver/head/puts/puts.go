@@ -30,7 +30,7 @@ type Service struct {
 	Tables  commit.Tables // to which datasets are committed
 
 	commits commit.Jobs
-	parsing sync.Mutex // held while a schema is parsed, so that many calls at once take no more memory than one
+	parsing sync.Mutex // held while a schema is parsed: one at a time bounds the memory
 }
 
 // Cluster is what the head knows of puts and of its data nodes.

@@ -175,8 +175,8 @@ func (s *spilling) discard() { s.Discard() }
 // to streams.
 func (l *load) againOf(index int) need { return l.needWithin(index, l.room()/2) }
 
-// leastServing is the memory that serving takes at least: that for decoding a split again with one chunk of it, and three chunks for streams: one that
-// a sweep visits, its parts, and one that is read in order.
+// leastServing is the least memory for serving: that for decoding a split again with one chunk of it, and three chunks for streams (one that a sweep
+// reads, the rows cut out of it, and one that is read in order).
 func (l *load) leastServing(index int) int64 {
 	s := l.splits[index]
 	kept, _ := l.rowBytes(index)

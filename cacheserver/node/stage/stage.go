@@ -115,7 +115,7 @@ func New(cfg Config) *Stage {
 	}
 }
 
-// Open adds a put, whose parts can then be put, if there is memory for its schema.
+// Open adds a put so that its parts can be received. Without memory for its schema, the parts are rejected.
 func (s *Stage) Open(of peer.Put) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

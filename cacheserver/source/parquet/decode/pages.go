@@ -173,7 +173,7 @@ func (p *pages) reserve(pg *page, length, size int64) error {
 		need = size
 	}
 	if p.window > 0 && length > p.window && !p.streamed(pg, length) {
-		need += length // the windows are reserved otherwise
+		need += length // a page within a window takes no more than the window, which the split has reserved
 	}
 	switch {
 	case pg.kind == kindDictionary:
