@@ -423,7 +423,7 @@ docs-serve: docs-venv ## Show the site at http://127.0.0.1:8000 and build it ane
 	@$(MKDOCS) serve --livereload
 
 # What the loader's tests depend on, besides what each target adds.
-LOADER_PARTS = ./cmd/cacheserver python $(filter-out test/conformance/test_%,$(wildcard test/conformance/*.py)) hack/loopback.py $(LOCK) $(TRAINING_LOCK)
+LOADER_PARTS = ./cmd/cacheserver python $(filter-out test/conformance/test_%,$(wildcard test/conformance/*.py)) hack/kit $(LOCK) $(TRAINING_LOCK)
 
 .PHONY: test-docs
 test-docs: build docs venv training-venv ## The pages' part of test: what the site links to and loads, and all Python code of its pages (about 1 min; without that code seconds while nothing changed).
@@ -463,7 +463,7 @@ test-arm64: bootstrap ## The data plane's Go tests as arm64, emulated by qemu (a
 test-conformance: build venv spark-venv $(MINIO) $(CATALOG)/complete $(JAVA_FLIGHT)/complete $(SPARK_JARS)/complete ## The cache server's Python part of test: pyarrow, pyiceberg, DuckDB, Spark and Arrow's Java client against bin/cacheserver (about 5 min; nothing to do while nothing changed).
 	@hack/bootstrap clients
 	@echo "==> test: pytest against $(SERVER) (about 5 min)"
-	@hack/unless-passed $(CACHE)/passed ./cmd/cacheserver ./cmd/objectcache test/conformance test/golden hack/loopback.py hack/spark test/kit/icetest $(LOCK) $(SPARK_LOCK) -- \
+	@hack/unless-passed $(CACHE)/passed ./cmd/cacheserver ./cmd/objectcache test/conformance test/golden hack/kit hack/spark test/kit/icetest $(LOCK) $(SPARK_LOCK) -- \
 		$(PYTHON) -m pytest test/conformance -rs --junitxml=$(REPORTS)/$@.xml --server $(SERVER) --minio $(MINIO) --rest-catalog $(CATALOG) --java-flight $(JAVA_FLIGHT) --spark-jars $(SPARK_JARS) $(PYTEST)
 	@echo "==> test: the benches' own arithmetic (seconds)"
 	@$(PYTHON) -m pytest test/bench -q -p no:cacheprovider

@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -56,10 +57,12 @@ func New(cfg Config) (*Head, error) {
 	}
 	salt := make([]byte, 32)
 	_, _ = rand.Read(salt) // never fails
+	incarnation := make([]byte, 8)
+	_, _ = rand.Read(incarnation) // likewise
 	now := time.Now()
 	h := &Head{cfg: cfg, cluster: &cluster{
 		limits: limits{started: now, silence: cfg.NodeTimeout, join: cfg.JoinTimeout, load: cfg.LoadTimeout}, salt: salt, moved: make(chan struct{}, 1),
-		state: state{members: make(members, cfg.Nodes), data: newDataset(request, cfg.Nodes, now), storeTrouble: cfg.Store.Trouble},
+		state: state{incarnation: hex.EncodeToString(incarnation), members: make(members, cfg.Nodes), data: newDataset(request, cfg.Nodes, now), storeTrouble: cfg.Store.Trouble},
 	}}
 	h.cluster.data.first = cfg.FirstEpoch
 	h.cluster.puts = newDatasets(h.cluster, cfg.Nodes, cfg.Budget)

@@ -18,12 +18,13 @@ type state struct {
 	members      members
 	data         dataset
 	stopping     bool
+	incarnation  string        // of this head: another one for each start
 	storeTrouble func() string // describes the reads of the object store that are being retried, if any
 }
 
 // report is the status of the cache.
 func (c *state) report(table string) protocol.Status {
-	s := protocol.Status{Table: table, Nodes: make([]protocol.NodeStatus, len(c.members))}
+	s := protocol.Status{Table: table, Incarnation: c.incarnation, Nodes: make([]protocol.NodeStatus, len(c.members))}
 	s.State, s.Reason = c.overall()
 	if c.data.plan != nil {
 		s.Snapshot = c.data.plan.dataset.Snapshot
@@ -55,7 +56,7 @@ func (c *state) traffic() (total protocol.Traffic, readers []protocol.Reader) {
 func (c *state) nodeStatus(index int) protocol.NodeStatus {
 	m, l := &c.members[index], &c.data.nodes[index]
 	n := protocol.NodeStatus{
-		Index: index, Address: m.address, Machine: m.machine, State: c.node(index), Reason: words.Cut(l.trouble, protocol.MaxReason), Restarts: m.restarts,
+		Index: index, Address: m.address, Machine: m.machine, State: c.node(index), Reason: words.Cut(l.trouble, protocol.MaxReason), Restarts: m.restarts, Incarnation: m.incarnation,
 		Rows: l.reported, Bytes: l.bytes, Splits: protocol.SplitStatus{Done: l.count}, Memory: m.vitals.Memory,
 		Spill: m.vitals.Spill,
 	}

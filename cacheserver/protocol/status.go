@@ -12,16 +12,18 @@ import (
 
 // Status is the JSON of /status and of DoAction("status") in wire contract v1.
 type Status struct {
-	State    State        `json:"state"`
-	Reason   string       `json:"reason"`
-	Table    string       `json:"table"`
-	Snapshot int64        `json:"snapshot"`
-	Rows     int64        `json:"rows"`  // in memory
-	Bytes    int64        `json:"bytes"` // Arrow data in memory
-	Splits   SplitStatus  `json:"splits"`
-	Counted  bool         `json:"counted"` // the rows of all splits are known before these are loaded
-	Nodes    []NodeStatus `json:"nodes"`
-	Readers  []Reader     `json:"readers,omitempty"` // at most MaxReaders
+	State  State  `json:"state"`
+	Reason string `json:"reason"`
+	// Incarnation is another one for each start of the head: whoever has started it can tell its answers from those of the process before.
+	Incarnation string       `json:"incarnation"`
+	Table       string       `json:"table"`
+	Snapshot    int64        `json:"snapshot"`
+	Rows        int64        `json:"rows"`  // in memory
+	Bytes       int64        `json:"bytes"` // Arrow data in memory
+	Splits      SplitStatus  `json:"splits"`
+	Counted     bool         `json:"counted"` // the rows of all splits are known before these are loaded
+	Nodes       []NodeStatus `json:"nodes"`
+	Readers     []Reader     `json:"readers,omitempty"` // at most MaxReaders
 
 	Access *AccessStatus `json:"access,omitempty"` // of a head with rules of who may read
 
@@ -79,17 +81,19 @@ type SplitStatus struct {
 
 // NodeStatus is the status of one data node as known to the head.
 type NodeStatus struct {
-	Index    int          `json:"index"`
-	Address  string       `json:"address"`
-	Machine  string       `json:"machine,omitempty"` // name of the machine that it runs on
-	State    NodeState    `json:"state"`
-	Reason   string       `json:"reason,omitempty"`
-	Rows     int64        `json:"rows"`
-	Bytes    int64        `json:"bytes"`
-	Restarts int          `json:"restarts"`
-	Splits   SplitStatus  `json:"splits"`
-	Memory   MemoryStatus `json:"memory,omitzero"` // as the node said last
-	Spill    *SpillStatus `json:"spill,omitempty"` // likewise, if its rows are in files too
+	Index    int       `json:"index"`
+	Address  string    `json:"address"`
+	Machine  string    `json:"machine,omitempty"` // name of the machine that it runs on
+	State    NodeState `json:"state"`
+	Reason   string    `json:"reason,omitempty"`
+	Rows     int64     `json:"rows"`
+	Bytes    int64     `json:"bytes"`
+	Restarts int       `json:"restarts"`
+	// Incarnation is another one for each start of the data node, which shows it in its own /status; "" until one has joined.
+	Incarnation string       `json:"incarnation,omitempty"`
+	Splits      SplitStatus  `json:"splits"`
+	Memory      MemoryStatus `json:"memory,omitzero"` // as the node said last
+	Spill       *SpillStatus `json:"spill,omitempty"` // likewise, if its rows are in files too
 }
 
 // MemoryStatus is the memory of a process that rows, loading and clients have reserved, in bytes.

@@ -19,7 +19,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/transport/h2"
-	"github.com/kubeflow/datacache/test/kit/proctest"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // TestSilentConnections checks for each implementation that a call succeeds while many more connections than there is memory for are silent or in
@@ -77,7 +77,7 @@ func TestSilentConnections(t *testing.T) {
 				if err := <-served; err != nil {
 					t.Errorf("Serve returned %v", err)
 				}
-				proctest.Eventually(t, time.Minute, func() error {
+				deadline.Eventually(t, func() error {
 					if used := budget.Used(); used > 0 {
 						return errors.New("memory is still reserved")
 					}

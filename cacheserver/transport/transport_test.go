@@ -20,7 +20,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
-	"github.com/kubeflow/datacache/test/kit/proctest"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // TestTransports checks that each implementation answers calls, survives a panic, and shuts down gracefully.
@@ -108,7 +108,7 @@ func TestDialResolvesAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	proctest.Eventually(t, time.Minute, func() error {
+	deadline.Eventually(t, func() error {
 		conn.Connect()
 		conn.ResetConnectBackoff()
 		if state := conn.GetState(); state != connectivity.Ready {

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loopback import free_port
+from kit.ports import free_port
 
 from demo.progress import Progress
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from loopback import free_port
+from kit.ports import free_port
 
 from kubeflow_datacache import DataCache
 

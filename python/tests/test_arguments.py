@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loopback import free_port
+from kit.ports import free_port
 from server import Cache, Caches
 from small import small_table
 

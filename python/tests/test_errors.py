@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow.flight as fl
 import pytest
-from loopback import free_port
+from kit.ports import free_port
 from peer import Peer, Table
 
 from kubeflow_datacache import (

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loopback import free_port
+from kit.ports import free_port
 from small import small_cache, steps_of
 
 from ranks import rank_environment

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow.fs
-from loopback import free_port
+from kit.ports import free_port
 
 _START_LIMIT = 60.0
 BUCKET = "bucket"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 from canon import difference, rows_of
 from client import Client
-from loopback import free_port
+from kit.ports import free_port
 from pyiceberg.catalog.rest import RestCatalog
 from server import Cache, Mode
 from stores import rest_catalog

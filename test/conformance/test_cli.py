@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 from lake import Made
-from loopback import free_port
+from kit.ports import free_port
 from server import Cache, Caches, Mode
 
 Table = Callable[[str], Made]

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from client import Client
 from lake import Lake, Made
-from loopback import free_port
+from kit.ports import free_port
 from server import Cache, s3_environment
 from stores import BUCKET, minio
 

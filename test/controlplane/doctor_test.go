@@ -77,7 +77,7 @@ func TestDoctor(t *testing.T) {
 			return nil
 		})
 		process.Signal(syscall.SIGINT)
-		if code := process.Exit(kubetest.Deadline); code != 1 {
+		if code := process.Exit(); code != 1 {
 			t.Errorf("it ends with %d after Ctrl-C: %s", code, process.Output)
 		}
 		nothingLeft(t, ns)
@@ -116,7 +116,7 @@ func jobsIn(t *testing.T, namespace string) []batchv1.Job {
 // nothingLeft waits until the namespace has no Job and no NetworkPolicy any more: sooner than the cluster would delete what a doctor left.
 func nothingLeft(t *testing.T, namespace string) {
 	t.Helper()
-	kubetest.EventuallyWithin(t, 2*time.Minute, "everything to be gone", func() error {
+	kubetest.EventuallyLong(t, 2*time.Minute, "everything to be gone", func() error {
 		var policies networkingv1.NetworkPolicyList
 		if err := cluster.Client.List(t.Context(), &policies, client.InNamespace(namespace)); err != nil {
 			return err

@@ -91,7 +91,7 @@ func (p *kubectlPlugin) start(args string) *proctest.Process {
 func interrupt(t *testing.T, process *proctest.Process) {
 	t.Helper()
 	process.Signal(syscall.SIGINT)
-	if code := process.Exit(kubetest.Deadline); code != 0 {
+	if code := process.Exit(); code != 0 {
 		t.Errorf("%s ends with %d after Ctrl-C: %s", process.Name, code, process.Output)
 	}
 }

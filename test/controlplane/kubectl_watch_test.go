@@ -117,7 +117,7 @@ func TestKubectlStatusWatch(t *testing.T) {
 	cluster.Vanish(t, &v1alpha1.DataCache{}, ns, "reviews")
 	close(deleted)
 	for _, process := range all[1:] {
-		if code := process.Exit(kubetest.Deadline); code != 0 {
+		if code := process.Exit(); code != 0 {
 			t.Errorf("%s ends with %d after the cache was deleted", process.Name, code)
 		}
 		got := changes(process)

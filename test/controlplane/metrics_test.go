@@ -14,12 +14,8 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
-	"github.com/kubeflow/datacache/test/kit/proctest"
 	"github.com/kubeflow/datacache/test/kit/promtest"
 )
-
-// ports are below the kernel's range for outgoing connections, and disjoint from those of other tests.
-var ports = proctest.Ports{First: 10100, End: 11000}
 
 // TestManagersMetrics has Prometheus scrape the leading manager while it makes a cache. Every expression of a dashboard that names the
 // manager's metrics gives a number, and docs name all of its own metrics, and no others.
@@ -29,7 +25,7 @@ func TestManagersMetrics(t *testing.T) {
 	managers := map[string]string{"app.kubernetes.io/name": "datacache-manager"}
 	web := httptest.NewTLSServer(promhttp.HandlerFor(prometheus.Gatherers{leading().metrics, ctrlmetrics.Registry}, promhttp.HandlerOpts{}))
 	defer web.Close()
-	server := promtest.Start(t, "../..", &ports,
+	server := promtest.Start(t, "../..",
 		promtest.Pod{URL: web.URL, Namespace: systemNamespace, Name: "manager-0", Port: "metrics", Labels: managers},
 		promtest.Pod{Namespace: systemNamespace, Name: "manager-0", Port: "webhook", Labels: managers},
 		promtest.Pod{Namespace: systemNamespace, Name: "other", Port: "metrics", Labels: map[string]string{"app.kubernetes.io/name": "other"}})

@@ -98,7 +98,7 @@ func startHead(t *testing.T, pod *corev1.Pod) servedTable {
 			env = append(env, v.Name+"="+v.Value)
 		}
 	}
-	flight, web := ports.Free(t), ports.Free(t)
+	flight, web := proctest.FreeAddress(t), proctest.FreeAddress(t)
 	proctest.Start(t, "node of "+pod.Name, env[:2], cacheserver, "node", "--head", flight, "--index", "0", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--memory-limit", "256Mi")
 	head := proctest.Start(t, pod.Name, env, cacheserver, append(container.Args, "--nodes", "1", "--listen", flight, "--http", web)...)
 	var status servedTable

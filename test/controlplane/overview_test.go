@@ -96,7 +96,7 @@ func (v *visitor) once(ctx context.Context, query string, want int) (string, err
 // sees waits until the page lists the caches of exactly those namespaces, of the ones that the test made.
 func (v *visitor) sees(t *testing.T, within time.Duration, query string, made []string, want ...string) {
 	t.Helper()
-	kubetest.EventuallyWithin(t, within, fmt.Sprintf("the page%s with the caches of %v", query, want), func() error {
+	kubetest.EventuallyLong(t, within, fmt.Sprintf("the page%s with the caches of %v", query, want), func() error {
 		text, err := v.get(t.Context(), query, http.StatusOK)
 		var got []string
 		for _, namespace := range made {

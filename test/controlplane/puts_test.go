@@ -67,7 +67,7 @@ func TestPuts(t *testing.T) {
 	knowsItsDataset(t, ns)
 
 	putRows(t, address, "words", 1000)
-	if code := step.Exit(kubetest.Deadline); code != 0 {
+	if code := step.Exit(); code != 0 {
 		t.Errorf("the step ends with %d: %s", code, step.Output)
 	}
 	kubetest.Eventually(t, "the dataset in the status", func() error {

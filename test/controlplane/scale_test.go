@@ -124,7 +124,7 @@ func reconcileErrors(t *testing.T) float64 {
 func all(t *testing.T, namespace string, count int, state v1alpha1.State) {
 	t.Helper()
 	deadline := kubetest.Deadline + time.Duration(count)*2*time.Second
-	kubetest.EventuallyWithin(t, deadline, fmt.Sprintf("%d DataCaches are %s", count, state), func() error {
+	kubetest.EventuallyLong(t, deadline, fmt.Sprintf("%d DataCaches are %s", count, state), func() error {
 		var caches v1alpha1.DataCacheList
 		if err := cluster.Client.List(t.Context(), &caches, client.InNamespace(namespace)); err != nil {
 			return err

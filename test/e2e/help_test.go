@@ -28,7 +28,7 @@ const (
 // await waits until check returns nil.
 func await(t *testing.T, what string, check func() error) {
 	t.Helper()
-	kubetest.EventuallyWithin(t, deadline, what, check)
+	kubetest.EventuallyLong(t, deadline, what, check)
 }
 
 // namespace creates a namespace with the keys of the object store, and deletes it at the end of the test.

@@ -202,7 +202,7 @@ type reply struct {
 func ask(t *testing.T, url, method, target, token string, headers ...string) reply {
 	t.Helper()
 	var got reply
-	kubetest.EventuallyWithin(t, deadline, method+" "+target+" at "+url, func() (err error) {
+	kubetest.EventuallyLong(t, deadline, method+" "+target+" at "+url, func() (err error) {
 		got, err = try(t, url, method, target, token, headers...)
 		return err
 	})

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/kubeflow/datacache/cacheserver/transport"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // transports are the values of --transport; every attack must fail with each.
@@ -36,7 +37,7 @@ func (c *cluster) survives() {
 // takeTicket returns a ticket of a data node for random access.
 func (c *cluster) takeTicket() []byte {
 	c.t.Helper()
-	info, err := c.info(limit(c.t, prompt), &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(`{"v":1,"kind":"take"}`)})
+	info, err := c.info(deadline.Context(c.t), &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(`{"v":1,"kind":"take"}`)})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -162,7 +163,7 @@ func TestHostileExchange(t *testing.T) {
 			{"a long name", []*flight.FlightData{{FlightDescriptor: ticket, DataHeader: []byte(strings.Repeat("x", 1<<16))}}, codes.InvalidArgument, "leads out"},
 		}
 		for _, tt := range tests {
-			err := c.exchange(limit(t, prompt), tt.messages...)
+			err := c.exchange(deadline.Context(t), tt.messages...)
 			t.Logf("%s: %v", tt.name, err)
 			wantStatus(t, err, tt.code, tt.message)
 		}

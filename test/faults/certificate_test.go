@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // TestCertificatesAreReadAgain replaces the certificate of a running head and data node: new connections must get the new one, also after files
@@ -32,7 +33,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 			writePair(t, cert, key, 1)
 			c.args = append(c.args, "--transport", string(transport), "--tls-cert", cert, "--tls-key", key, "--tls-ca", cert)
 			c.startAll()
-			c.await(protocol.StateReady, "", soon)
+			c.await(protocol.StateReady, "")
 			servers := map[string]string{"head": c.headAddr, "data node": c.nodeAddrs[0]}
 			for name, address := range servers {
 				if serial := presented(t, address); serial != 1 {
@@ -46,10 +47,10 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 			if serial := presented(t, c.headAddr); serial != 1 {
 				t.Errorf("with an invalid file, the head presents certificate %d, want 1", serial)
 			}
-			c.head.logs("file is invalid", soon)
+			c.head.logs("file is invalid")
 			writePair(t, cert, key, 2)
 			for name, address := range servers {
-				eventually(t, prompt, func() error {
+				deadline.Eventually(t, func() error {
 					if serial := presented(t, address); serial != 2 {
 						return fmt.Errorf("the %s presents certificate %d, want 2", name, serial)
 					}
@@ -58,7 +59,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 			}
 			c.nodes[0].kill() // it joins again, by the new certificate
 			c.startNode(0)
-			c.await(protocol.StateReady, "", soon)
+			c.await(protocol.StateReady, "")
 		})
 	}
 }
@@ -67,7 +68,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 func presented(t *testing.T, address string) int64 {
 	t.Helper()
 	config := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}} //nolint:gosec // the test looks at the certificate itself
-	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: prompt}, Config: config}).DialContext(t.Context(), "tcp", address)
+	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: deadline.Limit()}, Config: config}).DialContext(t.Context(), "tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,13 +30,13 @@ func TestMemoryLimitOfControlGroups(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			http := freeAddress(t)
+			http := proctest.FreeAddress(t)
 			args := append(append([]string{}, join...), test.with...)
-			args = append(args, binary, "node", "--head", freeAddress(t), "--index", "0", "--listen", freeAddress(t), "--http", http, "--insecure")
+			args = append(args, binary, "node", "--head", proctest.FreeAddress(t), "--index", "0", "--listen", proctest.FreeAddress(t), "--http", http, "--insecure")
 			env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
 			server := proctest.Start(t, "node-0", env, args[0], args[1:]...)
 			p := &process{t: t, name: "node-0", http: http, server: server, output: server.Output}
-			p.logs("memory-limit=", soon)
+			p.logs("memory-limit=")
 			if !strings.Contains(p.output.String(), want) {
 				t.Errorf("the log lacks %s", want)
 			}

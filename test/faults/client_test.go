@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/google/go-cmp/cmp"
@@ -26,6 +25,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/epochtest"
 )
 
@@ -57,14 +57,6 @@ func service(ctx context.Context, t *testing.T, address string) flight.FlightSer
 	return flight.NewFlightServiceClient(conn)
 }
 
-// limit returns a context with a time limit for a step.
-func limit(t *testing.T, within time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // shardOf requests share index of total, as the KEP's client does.
 func shardOf(index, total int) *flight.FlightDescriptor {
 	return &flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: []string{strconv.Itoa(index), strconv.Itoa(total)}}
@@ -94,7 +86,7 @@ func (c *cluster) info(ctx context.Context, d *flight.FlightDescriptor) (*flight
 // refused asserts that the head answers UNAVAILABLE with a reason that contains the given text.
 func (c *cluster) refused(reason string) {
 	c.t.Helper()
-	_, err := c.info(limit(c.t, prompt), shardOf(0, 1))
+	_, err := c.info(deadline.Context(c.t), shardOf(0, 1))
 	wantStatus(c.t, err, codes.Unavailable, reason)
 }
 
@@ -309,7 +301,7 @@ func (c *cluster) servesAll(shares int) {
 	c.t.Helper()
 	var joined []int64
 	for i := range shares {
-		ids, err := c.shard(limit(c.t, soon), i, shares)
+		ids, err := c.shard(deadline.Context(c.t), i, shares)
 		if err != nil {
 			c.t.Fatalf("shard %d of %d: %v", i, shares, err)
 		}

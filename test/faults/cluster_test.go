@@ -9,17 +9,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/test/kit/deadline"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 	"github.com/kubeflow/datacache/test/kit/s3test"
-)
-
-// The time limits of the tests. They are generous, since the machine may be busy and the race detector is slow.
-const (
-	soon   = 2 * time.Minute  // to plan and load a small table on a busy machine
-	prompt = 20 * time.Second // to notice a broken connection or a signal on a busy machine
 )
 
 // cluster is a head and data nodes, each a process, whose addresses stay the same over restarts.
@@ -42,12 +37,12 @@ type cluster struct {
 func newCluster(t *testing.T, l *lake, nodes int) *cluster {
 	t.Helper()
 	c := &cluster{
-		t: t, lake: l, headAddr: freeAddress(t), nodes: make([]*process, nodes),
-		args: []string{"--grace", "10s"}, headArgs: []string{"--node-timeout", "3s"},
+		t: t, lake: l, headAddr: proctest.FreeAddress(t), nodes: make([]*process, nodes),
+		args: []string{"--grace", "10m"}, headArgs: []string{"--node-timeout", "3s"},
 	}
 	for range nodes {
-		c.nodeAddrs = append(c.nodeAddrs, freeAddress(t))
-		c.httpAddrs = append(c.httpAddrs, freeAddress(t))
+		c.nodeAddrs = append(c.nodeAddrs, proctest.FreeAddress(t))
+		c.httpAddrs = append(c.httpAddrs, proctest.FreeAddress(t))
 	}
 	return c
 }
@@ -57,7 +52,7 @@ func running(t *testing.T, l *lake, nodes int) *cluster {
 	t.Helper()
 	c := newCluster(t, l, nodes)
 	c.startAll()
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	return c
 }
 
@@ -72,7 +67,7 @@ func (c *cluster) startAll() {
 // startHead starts the head, possibly again.
 func (c *cluster) startHead(args ...string) {
 	c.t.Helper()
-	http := freeAddress(c.t)
+	http := proctest.FreeAddress(c.t)
 	c.head = start(c.t, "head", http, c.env("head"), slices.Concat(
 		[]string{"head", "--metadata", c.lake.location, "--nodes", strconv.Itoa(len(c.nodes)), "--listen", c.headAddr, "--http", http},
 		c.args, c.headArgs, args)...)
@@ -113,7 +108,7 @@ func planned(t *testing.T, l *lake, nodes int) *cluster {
 
 func (c *cluster) awaitPlan() {
 	c.t.Helper()
-	eventually(c.t, soon, func() error {
+	deadline.Eventually(c.t, func() error {
 		s, err := statusOf[protocol.Status](c.head)
 		if err == nil && s.Splits.Total == 0 {
 			err = fmt.Errorf("not planned: %s: %s", s.State, s.Reason)
@@ -123,11 +118,11 @@ func (c *cluster) awaitPlan() {
 }
 
 // await waits until the head reports the state with a reason that contains the given text, and returns its status.
-func (c *cluster) await(want protocol.State, reason string, within time.Duration) protocol.Status {
+func (c *cluster) await(want protocol.State, reason string) protocol.Status {
 	c.t.Helper()
 	c.head.alive()
 	var last protocol.Status
-	eventually(c.t, within, func() (err error) {
+	deadline.Eventually(c.t, func() (err error) {
 		last, err = statusOf[protocol.Status](c.head)
 		if err == nil && (last.State != want || !strings.Contains(last.Reason, reason)) {
 			err = fmt.Errorf("the head is %s: %q, want %s: %q", last.State, last.Reason, want, reason)
@@ -138,11 +133,11 @@ func (c *cluster) await(want protocol.State, reason string, within time.Duration
 }
 
 // awaitNode waits until a data node reports the state with a reason that contains the given text.
-func (c *cluster) awaitNode(i int, want, reason string, within time.Duration) node.Status {
+func (c *cluster) awaitNode(i int, want, reason string) node.Status {
 	c.t.Helper()
 	c.nodes[i].alive()
 	var last node.Status
-	eventually(c.t, within, func() (err error) {
+	deadline.Eventually(c.t, func() (err error) {
 		last, err = statusOf[node.Status](c.nodes[i])
 		if err == nil && (last.State != want || !strings.Contains(last.Reason, reason)) {
 			err = fmt.Errorf("node %d is %s: %q, want %s: %q", i, last.State, last.Reason, want, reason)

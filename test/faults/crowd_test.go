@@ -24,6 +24,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // request is a call that many clients make at once. It returns once the call has ended.
@@ -59,7 +60,7 @@ func (c *cluster) do(name string, body map[string]any, into any) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	ctx := limit(c.t, prompt)
+	ctx := deadline.Context(c.t)
 	stream, err := service(ctx, c.t, c.headAddr).DoAction(ctx, &flight.Action{Type: name, Body: text})
 	if err != nil {
 		c.t.Fatal(err)
@@ -123,7 +124,7 @@ func (c *cluster) crowds() (all []request) {
 	c.do(protocol.PutBegin, map[string]any{"name": "parts", "parts": protocol.MostParts / 4, "schema": rows.SchemaHeader(oneColumn)}, &begun)
 	node := service(c.t.Context(), c.t, c.nodeAddrs[0])
 	for part := range parts {
-		if err := putOf(partOf(c.t, begun.Ticket, part, 1))(limit(c.t, prompt), node); err != nil {
+		if err := putOf(partOf(c.t, begun.Ticket, part, 1))(deadline.Context(c.t), node); err != nil {
 			c.t.Fatal(err)
 		}
 	}
@@ -169,7 +170,7 @@ func (c *cluster) crowds() (all []request) {
 		request{"DoPut", c.nodeAddrs[0], putOf(partOf(c.t, begun.Ticket, parts, 50_000))},
 	)
 	ticket := c.takeTicket()
-	whole, err := c.info(limit(c.t, prompt), shardOf(0, 1))
+	whole, err := c.info(deadline.Context(c.t), shardOf(0, 1))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -205,8 +206,8 @@ func TestCrowds(t *testing.T) {
 	c.variables = append(c.variables, fmt.Sprintf("GOMEMLIMIT=%d", headLimit+slack()/2)) // as pods have it: of the head, since data nodes set their own
 	c.nodeArgs = append(c.nodeArgs, "--memory-limit", fmt.Sprint(nodeLimit))
 	c.startAll()
-	c.await("Ready", "", soon)
-	ctx := limit(t, 2*soon)
+	c.await("Ready", "")
+	ctx := deadline.Context(t)
 	for _, of := range c.crowds() {
 		var callers sync.WaitGroup
 		ends := make([]error, many(t, 40))

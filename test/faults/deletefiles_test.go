@@ -8,8 +8,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
@@ -137,7 +137,7 @@ func refused(t *testing.T, metadata string, parts ...string) {
 // inspected runs cacheserver inspect, without the comparison of numbers of rows and files, which would refuse most edited manifests.
 func inspected(t *testing.T, metadata string) (string, error) {
 	t.Helper()
-	cmd := exec.CommandContext(limit(t, time.Minute), binary, "inspect", "--trust-manifests", "--metadata", metadata)
+	cmd := exec.CommandContext(deadline.Context(t), binary, "inspect", "--trust-manifests", "--metadata", metadata)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

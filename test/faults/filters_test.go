@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
@@ -53,7 +54,7 @@ func numbers(t *testing.T, variables, headArgs []string) *cluster {
 	c.variables, c.headArgs = variables, append(c.headArgs, headArgs...)
 	c.nodeArgs = append(c.nodeArgs, "--memory-limit", strconv.Itoa(nodeLimit))
 	c.startAll()
-	c.await("Ready", "", soon)
+	c.await("Ready", "")
 	return c
 }
 
@@ -69,9 +70,9 @@ func selecting(filter, job string) *flight.FlightDescriptor {
 }
 
 // selects asserts that a filter is true for a number of rows. It asks again while it is being evaluated.
-func (c *cluster) selects(within time.Duration, filter, job string, rows int64) {
+func (c *cluster) selects(filter, job string, rows int64) {
 	c.t.Helper()
-	ctx := limit(c.t, within)
+	ctx := deadline.Context(c.t)
 	info, err := c.info(ctx, selecting(filter, job))
 	for status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "indexing filter") {
 		info, err = c.info(ctx, selecting(filter, job))
@@ -97,7 +98,7 @@ func TestNestedFilterIsWithinMemory(t *testing.T) {
 		t.Run(cores+" cores", func(t *testing.T) {
 			t.Parallel()
 			c := numbers(t, []string{"GOMAXPROCS=" + cores}, nil)
-			c.selects(soon, nested(99), "nested", manyRows-1)
+			c.selects(nested(99), "nested", manyRows-1)
 			c.within()
 		})
 	}
@@ -136,7 +137,7 @@ func (p *process) cpu() float64 {
 func TestLargeFilterLetsOthersPass(t *testing.T) {
 	t.Parallel()
 	c := numbers(t, nil, nil)
-	ctx, leave := context.WithCancel(limit(t, soon))
+	ctx, leave := context.WithCancel(deadline.Context(t))
 	var clients sync.WaitGroup
 	for i := range 4 {
 		clients.Go(func() {
@@ -150,12 +151,12 @@ func TestLargeFilterLetsOthersPass(t *testing.T) {
 	}
 	for _, job := range []string{"small", "large"} {
 		begin := time.Now()
-		c.selects(prompt/2, fmt.Sprintf("id < %d", 100+len(job)), job, int64(100+len(job)))
+		c.selects(fmt.Sprintf("id < %d", 100+len(job)), job, int64(100+len(job)))
 		t.Logf("a small filter of job %s took %s", job, time.Since(begin))
 	}
 	leave()
 	clients.Wait()
-	eventually(t, prompt, func() error {
+	deadline.Eventually(t, func() error {
 		before := c.nodes[0].cpu()
 		time.Sleep(time.Second)
 		if used := c.nodes[0].cpu() - before; used > 0.3 {
@@ -174,8 +175,8 @@ func TestEqualitiesAreOneLookup(t *testing.T) {
 	for i := range terms {
 		terms[i] = fmt.Sprint("id=", 2*i)
 	}
-	c.selects(soon, strings.Join(terms, " OR "), "many", 4900)
-	_, err := c.info(limit(t, prompt), selecting(comparisons(3), "many"))
+	c.selects(strings.Join(terms, " OR "), "many", 4900)
+	_, err := c.info(deadline.Context(t), selecting(comparisons(3), "many"))
 	wantStatus(t, err, codes.InvalidArgument, "3 comparisons for each of the 4194304 rows of a data node, 1.26e+07 in all, are more than the 8.39e+06 of --filter-comparisons")
 }
 
@@ -183,13 +184,13 @@ func TestEqualitiesAreOneLookup(t *testing.T) {
 func TestManyLongFilters(t *testing.T) {
 	t.Parallel()
 	c := numbers(t, []string{"GOMAXPROCS=16"}, nil)
-	ctx, leave := context.WithCancel(limit(t, soon))
+	ctx, leave := context.WithCancel(deadline.Context(t))
 	var clients sync.WaitGroup
 	for i := range many(t, 60) {
 		clients.Go(func() { _, _ = c.info(ctx, selecting(comparisons(3500+i%100), fmt.Sprint("job-", i))) })
 	}
 	time.Sleep(3 * time.Second)
-	c.selects(prompt, "id < 7", "small", 7)
+	c.selects("id < 7", "small", 7)
 	leave()
 	clients.Wait()
 	c.within()

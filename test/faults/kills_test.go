@@ -18,6 +18,8 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/test/kit/deadline"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
@@ -28,20 +30,20 @@ func TestNodeKilledWhileLoading(t *testing.T) {
 	stall := l.s3.Inject(s3test.Match{Key: l.files[1]}, s3test.Stall(100))
 	c.startNode(0)
 	c.startNode(1)
-	c.awaitNode(1, "Ready", "", soon)
-	eventually(t, soon, func() error {
+	c.awaitNode(1, "Ready", "")
+	deadline.Eventually(t, func() error {
 		if stall.Hits() == 0 {
 			return errors.New("data node 0 has not read its second file")
 		}
 		return nil
 	})
 	c.nodes[0].kill()
-	c.await(protocol.StateLoading, "data node 0", prompt)
+	c.await(protocol.StateLoading, "data node 0")
 	c.refused("loading")
 
 	stall.Remove()
 	c.startNode(0)
-	s := c.await(protocol.StateReady, "", soon)
+	s := c.await(protocol.StateReady, "")
 	if s.Nodes[0].Restarts != 1 || s.Nodes[1].Restarts != 0 {
 		t.Errorf("restarts %d and %d, want 1 and 0", s.Nodes[0].Restarts, s.Nodes[1].Restarts)
 	}
@@ -65,10 +67,10 @@ func TestNodeKilledWhileReadyReloadsItsOwnSplits(t *testing.T) {
 	c := newCluster(t, l, 2)
 	c.variables = append(c.variables, "NODE_NAME=rack-1")
 	c.startAll()
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	l.s3.Forget()
 	c.nodes[1].kill()
-	lost := c.await(protocol.StateDegraded, "data node 1 ("+c.nodeAddrs[1]+" on machine rack-1) is gone since 2", prompt)
+	lost := c.await(protocol.StateDegraded, "data node 1 ("+c.nodeAddrs[1]+" on machine rack-1) is gone since 2")
 	if strings.Contains(lost.Reason, "context canceled") {
 		t.Errorf("the reason %q is of no use to anybody", lost.Reason)
 	}
@@ -77,7 +79,7 @@ func TestNodeKilledWhileReadyReloadsItsOwnSplits(t *testing.T) {
 	}
 	c.refused("data node 1")
 	c.startNode(1)
-	s := c.await(protocol.StateReady, "", soon)
+	s := c.await(protocol.StateReady, "")
 	if s.Nodes[1].Restarts != 1 {
 		t.Errorf("%d restarts of data node 1, want 1", s.Nodes[1].Restarts)
 	}
@@ -90,11 +92,11 @@ func TestNodeKilledWhileReadyReloadsItsOwnSplits(t *testing.T) {
 func TestNodeKilledInMidStream(t *testing.T) {
 	t.Parallel()
 	c := running(t, big(t), 2)
-	info, err := c.info(limit(t, prompt), shardOf(0, 1))
+	info, err := c.info(deadline.Context(t), shardOf(0, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := c.open(limit(t, soon), info.GetEndpoint()[1])
+	s, err := c.open(deadline.Context(t), info.GetEndpoint()[1])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +127,7 @@ func TestEpochResumesAfterKill(t *testing.T) {
 	c := running(t, big(t), 2)
 	e := epoch.Epoch{Seed: 5, Number: 1, Shuffle: true, Clump: 1, GlobalBatch: 64, Tail: "keep"}
 	whole := epoch.Share{World: 1, Workers: 1}
-	read, err := c.epoch(limit(t, soon), e, whole)
+	read, err := c.epoch(deadline.Context(t), e, whole)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,11 +143,11 @@ func TestEpochResumesAfterKill(t *testing.T) {
 	got = append(got, more...)
 	got = got[:len(got)/64*64]
 
-	c.await(protocol.StateDegraded, "data node 1", prompt)
+	c.await(protocol.StateDegraded, "data node 1")
 	c.startNode(1)
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	whole.StartStep = uint64(len(got) / 64)
-	rest, err := c.wholeEpoch(limit(t, soon), e, whole)
+	rest, err := c.wholeEpoch(deadline.Context(t), e, whole)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,11 +164,11 @@ func TestHeadKilledWhileReady(t *testing.T) {
 	l := onS3(t, 4, 50, 25)
 	l.publish(1)
 	c := running(t, l, 2)
-	before := c.await(protocol.StateReady, "", prompt)
+	before := c.await(protocol.StateReady, "")
 	stream, pinned := c.firstOfNode(0), l.rows
 	c.head.kill()
 	for i := range c.nodes {
-		if s := c.awaitNode(i, "Waiting", "loaded", prompt); s.Rows != 100 {
+		if s := c.awaitNode(i, "Waiting", "loaded"); s.Rows != 100 {
 			t.Errorf("data node %d without a head has %d rows, want 100", i, s.Rows)
 		}
 	}
@@ -179,7 +181,7 @@ func TestHeadKilledWhileReady(t *testing.T) {
 	l.s3.Forget()
 
 	c.startHead()
-	after := c.await(protocol.StateReady, "", soon)
+	after := c.await(protocol.StateReady, "")
 	if after.Snapshot != before.Snapshot || after.Rows != before.Rows {
 		t.Errorf("the new head has snapshot %d with %d rows, the nodes hold %d with %d", after.Snapshot, after.Rows, before.Snapshot, before.Rows)
 	}
@@ -188,9 +190,9 @@ func TestHeadKilledWhileReady(t *testing.T) {
 	c.servesAll(3)
 
 	c.nodes[0].kill()
-	c.await(protocol.StateDegraded, "data node 0", prompt)
+	c.await(protocol.StateDegraded, "data node 0")
 	c.startNode(0)
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	c.servesAll(3)
 	c.wantReads("node-0", l.files[:2])
 	c.wantReads("node-1", nil)
@@ -199,11 +201,11 @@ func TestHeadKilledWhileReady(t *testing.T) {
 // firstOfNode starts reading a node's rows.
 func (c *cluster) firstOfNode(i int) *stream {
 	c.t.Helper()
-	info, err := c.info(limit(c.t, prompt), shardOf(0, 1))
+	info, err := c.info(deadline.Context(c.t), shardOf(0, 1))
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	s, err := c.open(limit(c.t, 2*soon), info.GetEndpoint()[i])
+	s, err := c.open(deadline.Context(c.t), info.GetEndpoint()[i])
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -220,15 +222,15 @@ func TestHeadKilledWhileLoading(t *testing.T) {
 	stall := l.s3.Inject(s3test.Match{Key: l.files[1], Skip: 1}, s3test.Stall(-1))
 	c.startNode(0)
 	c.startNode(1)
-	c.awaitNode(1, "Ready", "", soon)
-	c.awaitNode(0, "Loading", "", soon)
+	c.awaitNode(1, "Ready", "")
+	c.awaitNode(0, "Loading", "")
 	c.head.kill()
-	c.awaitNode(1, "Waiting", "loaded", prompt)
+	c.awaitNode(1, "Waiting", "loaded")
 	l.s3.Forget()
 	c.startHead()
-	c.await(protocol.StateLoading, "", soon)
+	c.await(protocol.StateLoading, "")
 	stall.Remove()
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	c.wantReads("node-1", nil)
 	for _, key := range c.reads("node-0") {
 		if slices.Contains(l.files[2:], key) {
@@ -248,15 +250,15 @@ func TestHeadKilledWhileLoadingAndTableMovesOn(t *testing.T) {
 	stall := l.s3.Inject(s3test.Match{Key: l.files[1]}, s3test.Stall(-1))
 	c.startNode(0)
 	c.startNode(1)
-	c.awaitNode(1, "Ready", "", soon)
-	c.awaitNode(0, "Loading", "", soon)
+	c.awaitNode(1, "Ready", "")
+	c.awaitNode(0, "Loading", "")
 	c.head.kill()
 	old := l.rows
 	l.append(50)
 	l.publish(2)
 	stall.Remove()
 	c.startHead()
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	l.rows = old
 	c.servesAll(3)
 }
@@ -269,19 +271,19 @@ func TestTwoProcessesWithOneIndex(t *testing.T) {
 			t.Parallel()
 			c := running(t, onS3(t, 4, 50, 25), 2)
 			older, address := c.nodes[0], c.nodeAddrs[0]
-			c.nodeAddrs[0], c.httpAddrs[0] = freeAddress(t), freeAddress(t)
+			c.nodeAddrs[0], c.httpAddrs[0] = proctest.FreeAddress(t), proctest.FreeAddress(t)
 			c.startNode(0)
 			refusal := fmt.Sprintf("data node 0 is the living process at %s, so the process at %s can't be it", address, c.nodeAddrs[0])
-			c.awaitNode(0, "Waiting", refusal, soon)
-			c.nodes[0].logs(refusal, prompt)
+			c.awaitNode(0, "Waiting", refusal)
+			c.nodes[0].logs(refusal)
 			older.alive()
-			if s := c.await(protocol.StateReady, "", prompt); s.Nodes[0].Address != address || s.Nodes[0].Restarts != 0 {
+			if s := c.await(protocol.StateReady, ""); s.Nodes[0].Address != address || s.Nodes[0].Restarts != 0 {
 				t.Errorf("data node 0 is %+v, want the older process", s.Nodes[0])
 			}
 			c.servesAll(2)
 
 			older.signal(end)
-			eventually(t, soon, func() error {
+			deadline.Eventually(t, func() error {
 				s, err := statusOf[protocol.Status](c.head)
 				if err == nil && (s.State != protocol.StateReady || s.Nodes[0].Address != c.nodeAddrs[0]) {
 					err = fmt.Errorf("the head is %s: %s, data node 0 at %s", s.State, s.Reason, s.Nodes[0].Address)

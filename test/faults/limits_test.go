@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // overhead is the memory that a process may use beyond its limit: for the binary, the Go heap, and the race detector's shadow memory.
@@ -60,14 +61,14 @@ func TestNodesThatNeverCome(t *testing.T) {
 	c := newCluster(t, onS3(t, 2, 50, 25), 3)
 	c.headArgs = append(c.headArgs, "--join-timeout", "20s")
 	c.startNode(1)
-	c.awaitNode(1, "Waiting", "waiting for the head", soon) // it joins when there is a head
+	c.awaitNode(1, "Waiting", "waiting for the head") // it joins when there is a head
 	c.startHead()
-	s := c.await(protocol.StateFailed, "1 of 3 data nodes joined within 20s; missing: 0, 2", soon)
+	s := c.await(protocol.StateFailed, "1 of 3 data nodes joined within 20s; missing: 0, 2")
 	c.refused("missing: 0, 2")
 	if s.Nodes[1].Rows == 0 {
 		t.Logf("data node 1 had loaded nothing: %+v", s.Nodes[1])
 	}
-	c.awaitNode(1, "Failed", "1 of 3 data nodes joined", prompt)
+	c.awaitNode(1, "Failed", "1 of 3 data nodes joined")
 	c.head.alive()
 }
 
@@ -80,9 +81,9 @@ func TestWrongSecretIsRefused(t *testing.T) {
 	c.startNode(0)
 	c.secret = wrong
 	c.startNode(1)
-	c.awaitNode(0, "Ready", "", soon)
-	c.awaitNode(1, "Waiting", "the node's cache secret differs from the head's", soon)
-	c.await(protocol.StateLoading, "waiting for data node 1", prompt)
+	c.awaitNode(0, "Ready", "")
+	c.awaitNode(1, "Waiting", "the node's cache secret differs from the head's")
+	c.await(protocol.StateLoading, "waiting for data node 1")
 	c.refused("data node 1")
 	for _, p := range []*process{c.head, c.nodes[0], c.nodes[1]} {
 		for _, secret := range []string{right, wrong} {
@@ -94,15 +95,15 @@ func TestWrongSecretIsRefused(t *testing.T) {
 	c.nodes[1].kill()
 	c.secret = right
 	c.startNode(1)
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	c.servesAll(2)
 }
 
 func TestIndexOutOfRangeIsRefused(t *testing.T) {
 	t.Parallel()
 	c := running(t, onS3(t, 2, 50, 25), 2)
-	stranger := c.spawnNode(2, freeAddress(t), freeAddress(t))
-	stranger.logs("this cache has 2 data nodes, 0 to 1", soon)
-	c.await(protocol.StateReady, "", prompt)
+	stranger := c.spawnNode(2, proctest.FreeAddress(t), proctest.FreeAddress(t))
+	stranger.logs("this cache has 2 data nodes, 0 to 1")
+	c.await(protocol.StateReady, "")
 	c.servesAll(2)
 }

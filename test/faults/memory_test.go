@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 const (
@@ -66,7 +67,7 @@ func underAttack(t *testing.T, attack func(t *testing.T, c *cluster)) {
 				c.args = append(c.args, "--transport", string(transport))
 				c.nodeArgs = append(c.nodeArgs, "--memory-limit", strconv.Itoa(nodeLimit))
 				c.startAll()
-				c.await("Ready", "", soon)
+				c.await("Ready", "")
 				attack(t, c)
 			})
 		}
@@ -126,10 +127,8 @@ func TestHalfSentRequests(t *testing.T) {
 func (c *cluster) servesBeside() {
 	c.t.Helper()
 	for range 3 {
-		eventually(c.t, 2*prompt, func() error {
-			ctx, done := context.WithTimeout(c.t.Context(), prompt)
-			defer done()
-			ids, err := c.shard(ctx, 0, 1)
+		deadline.Eventually(c.t, func() error {
+			ids, err := c.shard(deadline.Context(c.t), 0, 1)
 			if err != nil {
 				return err
 			}
@@ -161,7 +160,7 @@ func TestUnreadTakes(t *testing.T) {
 	underAttack(t, func(t *testing.T, c *cluster) {
 		ticket := c.takeTicket()
 		whole, part := rowsMessage(t, ticket, 490_000), rowsMessage(t, ticket, 10_000)
-		err := c.exchange(limit(t, prompt), whole...) // read completely, and rejected
+		err := c.exchange(deadline.Context(t), whole...) // read completely, and rejected
 		wantStatus(t, err, codes.ResourceExhausted, "needed")
 		t.Log(err)
 		ctx, stop := context.WithCancel(t.Context())
@@ -193,8 +192,7 @@ func TestUnreadTakes(t *testing.T) {
 
 // exchangeOnce requests some rows and reads the response.
 func (c *cluster) exchangeOnce(ticket []byte) error {
-	ctx, done := context.WithTimeout(c.t.Context(), prompt)
-	defer done()
+	ctx := deadline.Context(c.t)
 	stream, err := service(ctx, c.t, c.nodeAddrs[0]).DoExchange(ctx)
 	if err != nil {
 		return err
@@ -221,7 +219,7 @@ func (c *cluster) exchangeOnce(ticket []byte) error {
 // clientsGone waits until the data node has no memory reserved for clients.
 func (c *cluster) clientsGone() {
 	c.t.Helper()
-	eventually(c.t, prompt, func() error {
+	deadline.Eventually(c.t, func() error {
 		if held := c.nodes[0].metric("datacache_memory_clients_bytes"); held > 2<<20 {
 			return fmt.Errorf("%.0f bytes are still held for clients", held)
 		}
@@ -233,7 +231,7 @@ func (c *cluster) clientsGone() {
 func TestIdleStreams(t *testing.T) {
 	underAttack(t, func(t *testing.T, c *cluster) {
 		shuffled := epochOf(epoch.Epoch{Seed: 1, Shuffle: true, Clump: 1, GlobalBatch: 64, Tail: epoch.Keep}, epoch.Share{World: 1, Workers: 1})
-		info, err := c.info(limit(t, prompt), shuffled)
+		info, err := c.info(deadline.Context(t), shuffled)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -248,7 +246,7 @@ func TestIdleStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		eventually(t, prompt, func() error {
+		deadline.Eventually(t, func() error {
 			if open := c.nodes[0].metric("datacache_streams"); open < 100 {
 				return fmt.Errorf("%.0f streams are open", open)
 			}

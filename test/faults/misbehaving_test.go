@@ -28,6 +28,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/objectcache/mirror/upstream"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
@@ -340,7 +341,7 @@ func (c counting) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 // survivesIt asks a misbehaving upstream and checks what that cost. It returns the error of the call.
 func (c client) survivesIt(t *testing.T, m *misbehaving, stall time.Duration) error {
 	t.Helper()
-	within := 3 * prompt
+	within := deadline.Limit()
 	if c.mirror {
 		within = 2 * stall
 	}
@@ -349,11 +350,7 @@ func (c client) survivesIt(t *testing.T, m *misbehaving, stall time.Duration) er
 	ended := make(chan error, 1)
 	go func() { ended <- c.ask(ctx, t, m.URL, stall) }()
 	var err error
-	select {
-	case err = <-ended:
-	case <-time.After(within + prompt):
-		t.Fatal("it did not end, even after its context")
-	}
+	err = deadline.Receive(t, ended, "the call to end, even after its context")
 	if ctx.Err() != nil && !c.mirror {
 		t.Errorf("it did not end: %v", err)
 	}
@@ -381,7 +378,7 @@ func TestMisbehavingUpstreams(t *testing.T) {
 			t.Run(c.name+" "+b.name, func(t *testing.T) {
 				t.Parallel()
 				m := misbehave(t, func() behavior { return b })
-				stall := prompt
+				stall := deadline.Limit()
 				if b.slow {
 					stall = stallTime
 				}

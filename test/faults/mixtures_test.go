@@ -10,6 +10,8 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"google.golang.org/grpc/codes"
+
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // mixing requests the rows of the table of numbers in a mixture of length 2^46 with another part.
@@ -37,7 +39,7 @@ func TestMixturesTakeBoundedWork(t *testing.T) {
 			const requests = 10
 			before := c.head.cpu()
 			for range requests {
-				if _, err := c.info(limit(t, soon), mixing(weights[0], weights[1])); err != nil {
+				if _, err := c.info(deadline.Context(t), mixing(weights[0], weights[1])); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -48,14 +50,14 @@ func TestMixturesTakeBoundedWork(t *testing.T) {
 			}
 		})
 	}
-	_, err := c.info(limit(t, prompt), mixing(5000, 1<<40))
+	_, err := c.info(deadline.Context(t), mixing(5000, 1<<40))
 	wantStatus(t, err, codes.InvalidArgument, "weights of phase 0: 5000 of 1099511632776 for parts[0]: want at least one in 1048576, or at most 1024")
 
-	info, err := c.info(limit(t, prompt), mixing(1, 1<<40))
+	info, err := c.info(deadline.Context(t), mixing(1, 1<<40))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := limit(t, prompt)
+	ctx := deadline.Context(t)
 	conn, err := dial(ctx, c.nodeAddrs[0])
 	if err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
@@ -123,12 +124,12 @@ func TestHeadRestartsWithoutStoreOrCatalog(t *testing.T) {
 				c.headArgs = append(c.headArgs, cat.args()...)
 			}
 			c.startAll()
-			before := c.await(protocol.StateReady, "", soon)
+			before := c.await(protocol.StateReady, "")
 			c.head.kill()
 			test.spoil(l, cat)
 			l.s3.Forget()
 			c.startHead()
-			after := c.await(protocol.StateReady, "", soon)
+			after := c.await(protocol.StateReady, "")
 			if after.Snapshot != before.Snapshot || after.Rows != before.Rows {
 				t.Errorf("the cache has snapshot %d with %d rows after the restart, had %d with %d", after.Snapshot, after.Rows, before.Snapshot, before.Rows)
 			}
@@ -149,14 +150,14 @@ func TestFirstPlanWaitsForTheCatalog(t *testing.T) {
 	c := newCluster(t, l, 1)
 	c.headArgs = append(c.headArgs, cat.args()...)
 	c.startAll()
-	s := c.await(protocol.StatePlanning, "(attempt 3)", soon)
+	s := c.await(protocol.StatePlanning, "(attempt 3)")
 	for _, part := range []string{"planning: ", cat.server.URL, "the catalog answered 503", "trying again in"} {
 		if !strings.Contains(strings.ToLower(s.Reason), strings.ToLower(part)) {
 			t.Errorf("the reason %q lacks %q", s.Reason, part)
 		}
 	}
 	cat.status.Store(200)
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	c.servesAll(2)
 
 	none := startCatalog(t, l)
@@ -177,14 +178,14 @@ func TestCatalogThatDrips(t *testing.T) {
 	c := newCluster(t, l, 1)
 	c.headArgs = slices.Concat(c.headArgs, cat.args(), []string{"--stall-timeout", "400ms", "--load-timeout", "4s"})
 	c.startAll()
-	c.await(protocol.StatePlanning, "trying again in", soon)
+	c.await(protocol.StatePlanning, "trying again in")
 	failedWith(c, "no progress for 4s", cat.server.URL, "the catalog does not answer", "KB/s for ")
 
 	cat.drips.Store(false)
 	c = newCluster(t, l, 1)
 	c.headArgs = slices.Concat(c.headArgs, cat.args())
 	c.startAll()
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 }
 
 // TestHeadAndNodeLostWhileTheTableMoves kills the head and one of two nodes together, after a commit to the table. The other node's
@@ -196,7 +197,7 @@ func TestHeadAndNodeLostWhileTheTableMoves(t *testing.T) {
 			l := onS3(t, 4, 50, 25)
 			l.publish(1)
 			c := running(t, l, 2)
-			before := c.await(protocol.StateReady, "", prompt)
+			before := c.await(protocol.StateReady, "")
 			pinned := l.rows
 			c.head.kill()
 			c.nodes[0].kill()
@@ -205,7 +206,7 @@ func TestHeadAndNodeLostWhileTheTableMoves(t *testing.T) {
 			l.publish(2)
 			c.startHead()
 			c.startNode(0)
-			eventually(t, soon, func() error {
+			deadline.Eventually(t, func() error {
 				s, err := statusOf[node.Status](c.nodes[0])
 				if err == nil && (s.Splits.Total == 0 || s.Splits.Done < s.Splits.Total) {
 					err = fmt.Errorf("data node 0 has not loaded the new snapshot: %+v", s)
@@ -215,10 +216,10 @@ func TestHeadAndNodeLostWhileTheTableMoves(t *testing.T) {
 			if again {
 				c.head.kill()
 				c.startHead()
-				c.await(protocol.StateLoading, "waiting for data node 1", soon)
+				c.await(protocol.StateLoading, "waiting for data node 1")
 			}
 			c.nodes[1].signal(syscall.SIGCONT)
-			after := c.await(protocol.StateReady, "", soon)
+			after := c.await(protocol.StateReady, "")
 			if after.Snapshot != before.Snapshot || after.Rows != before.Rows {
 				t.Errorf("the cache has snapshot %d with %d rows after the loss, had %d with %d", after.Snapshot, after.Rows, before.Snapshot, before.Rows)
 			}
@@ -237,11 +238,11 @@ func TestReloadOutlastsDeniedRights(t *testing.T) {
 	denied := l.s3.Inject(s3test.Match{}, s3test.Deny())
 	c.nodes[1].kill()
 	c.startNode(1)
-	c.await(protocol.StateDegraded, "AccessDenied", soon)
+	c.await(protocol.StateDegraded, "AccessDenied")
 	c.refused("AccessDenied")
 	l.s3.Forget()
 	denied.Remove()
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	c.wantReads("node-0", nil)
 	c.servesAll(2)
 }
@@ -255,11 +256,11 @@ func TestAnotherPlanEndsTheStreamsOfTheOld(t *testing.T) {
 	c.variables = []string{"GOMAXPROCS=2"} // it influences the memory reserved for loading
 	c.nodeArgs = []string{"--memory-limit", "29MB"}
 	c.startAll()
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	idle := c.firstOfNode(0)
 	c.head.kill()
 	c.startHead("--filter", "id >= 0")
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	_, err := idle.rest()
 	wantStatus(t, err, codes.Unavailable, "") // the stream is in the middle of a message, after which no reason can be sent
 	c.servesAll(2)
@@ -276,13 +277,13 @@ func TestStoreThatTrickles(t *testing.T) {
 	c.awaitPlan()
 	slow := l.s3.Inject(s3test.Match{Key: l.files[2], Count: 2}, s3test.Trickle(5000))
 	c.startNode(0)
-	s := c.await(protocol.StateLoading, "the answer is slow: ", soon)
+	s := c.await(protocol.StateLoading, "the answer is slow: ")
 	for _, part := range []string{"loading 75% (3/4 splits); data node 0: ", l.name(2), "KB/s for 1", "trying again (attempt "} {
 		if !strings.Contains(s.Reason, part) {
 			t.Errorf("the reason %q lacks %q", s.Reason, part)
 		}
 	}
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	if slow.Hits() != 2 {
 		t.Errorf("%d answers trickled, want 2", slow.Hits())
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/transport"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 const joinMethod = "/datacache.peer.v1.Peer/Join"
@@ -32,7 +33,7 @@ func TestOddNodesAreRefused(t *testing.T) {
 	c.secret = "sesame"
 	c.startHead()
 	c.startNode(0)
-	c.awaitNode(0, "Ready", "", soon)
+	c.awaitNode(0, "Ready", "")
 	const hello = `{"hello":{"v":9,"index":1,"incarnation":"odd","address":"127.0.0.1:1"}}`
 	tests := []struct {
 		name     string
@@ -72,14 +73,14 @@ func TestOddNodesAreRefused(t *testing.T) {
 	wantStatus(t, c.speak("sesam", hello), codes.Unauthenticated, "secret")
 
 	c.startNode(1)
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	c.servesAll(3)
 }
 
 // speak joins the head, sends messages with the plan's name filled in, and returns the status that ends the stream.
 func (c *cluster) speak(secret string, messages ...string) error {
 	c.t.Helper()
-	ctx, cancel := context.WithCancel(limit(c.t, prompt))
+	ctx, cancel := context.WithCancel(deadline.Context(c.t))
 	defer cancel()
 	conn, err := dial(ctx, c.headAddr)
 	if err != nil {
@@ -143,7 +144,7 @@ func TestStrangersThatSayNothing(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, onS3(t, 2, 50, 25), 2)
 	c.startHead()
-	ctx, cancel := context.WithCancel(limit(t, 2*soon))
+	ctx, cancel := context.WithCancel(deadline.Context(t))
 	defer cancel()
 	conn, err := dial(ctx, c.headAddr, grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	if err != nil {
@@ -156,7 +157,7 @@ func TestStrangersThatSayNothing(t *testing.T) {
 	}
 	c.startNode(0)
 	c.startNode(1)
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	c.servesAll(2)
 	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, joinMethod, grpc.ForceCodecV2(transport.NewCodec()))
 	if err != nil {

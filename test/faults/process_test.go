@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
@@ -51,15 +52,15 @@ func (p *process) alive() {
 }
 
 // exit waits for the process to end by itself and returns its exit code.
-func (p *process) exit(within time.Duration) int {
+func (p *process) exit() int {
 	p.t.Helper()
-	return p.server.Exit(within)
+	return p.server.Exit()
 }
 
 // logs waits until the process has written a text.
-func (p *process) logs(text string, within time.Duration) {
+func (p *process) logs(text string) {
 	p.t.Helper()
-	eventually(p.t, within, func() error {
+	deadline.Eventually(p.t, func() error {
 		if !strings.Contains(p.output.String(), text) {
 			return fmt.Errorf("%s has not written %q", p.name, text)
 		}
@@ -136,19 +137,4 @@ func (p *process) memory(field string) int64 {
 	}
 	p.t.Fatalf("no %s of %s", field, p.name)
 	return 0
-}
-
-// eventually calls check until it returns nil; at the time limit it fails the test with the last error.
-func eventually(t *testing.T, within time.Duration, check func() error) {
-	t.Helper()
-	proctest.Eventually(t, within, check)
-}
-
-// ports are below the kernel's range for outgoing connections, and disjoint from those of test/objectcache.
-var ports = proctest.Ports{First: 18000, End: 32000}
-
-// freeAddress returns a loopback address where nothing listens and that no other call returned.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	return ports.Free(t)
 }

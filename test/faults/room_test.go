@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
@@ -75,7 +76,7 @@ func (l *lake) loadsWithin(t *testing.T, processors int, limit int64) {
 // loads waits until the cache is Ready, and fails the test as soon as it is Failed.
 func (c *cluster) loads() {
 	c.t.Helper()
-	eventually(c.t, soon, func() error {
+	deadline.Eventually(c.t, func() error {
 		s, err := statusOf[protocol.Status](c.head)
 		if err == nil && s.State == protocol.StateFailed {
 			c.t.Fatalf("the cache failed: %s", s.Reason)

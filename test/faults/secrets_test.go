@@ -12,9 +12,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
+
+	"github.com/kubeflow/datacache/test/kit/deadline"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // The credentials passed to a process in TestSecretsAreNotShown.
@@ -77,9 +79,9 @@ func headWithSecrets(t *testing.T, catalog, login string) string {
 		"--property", "header.X-Key=VALUE-of-header", "--property", "adls.sas-token.account=SAS-of-azure",
 		"--log-level", "debug",
 	}
-	address, web := freeAddress(t), freeAddress(t)
+	address, web := proctest.FreeAddress(t), proctest.FreeAddress(t)
 	p := start(t, "head", web, env, append([]string{"head", "--nodes", "1", "--listen", address, "--http", web}, args...)...)
-	eventually(t, soon, func() error { // the reason of a failure, or of a retry
+	deadline.Eventually(t, func() error { // the reason of a failure, or of a retry
 		if text := fetched(t, "http://"+web+"/status"); !strings.Contains(text, "catalog:") && !strings.Contains(text, "the catalog") {
 			return fmt.Errorf("the status tells nothing of the catalog: %s", text)
 		}
@@ -89,7 +91,7 @@ func headWithSecrets(t *testing.T, catalog, login string) string {
 	for _, path := range []string{"/status", "/ready", "/metrics"} {
 		shows.WriteString(fetched(t, "http://"+web+path))
 	}
-	ctx := limit(t, prompt)
+	ctx := deadline.Context(t)
 	conn, err := dial(ctx, address)
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +115,7 @@ func headWithSecrets(t *testing.T, catalog, login string) string {
 		append([]string{"inspect"}, args[:len(args)-2]...), append([]string{"head", "--no-such-flag"}, args...), {"head", "--help"},
 		{"head", "--property", "s3.secret-access-key=SECRET-of-s3,oops"},
 	} {
-		cmd := exec.CommandContext(limit(t, 2*time.Minute), binary, ends...)
+		cmd := exec.CommandContext(deadline.Context(t), binary, ends...)
 		cmd.Env = append(env, "CATALOG_URI=http://user:PASSWORD-of-uri@host/?sig=SIGNATURE-of-query")
 		out, _ := cmd.CombinedOutput() // only the output matters, not the exit code
 		shows.Write(out)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // TestHalfOfTheClientsStopReading opens 100 streams that are not read beyond their schema, while 100 other clients read the table
@@ -39,7 +40,7 @@ func TestHalfOfTheClientsStopReading(t *testing.T) {
 			c.servesAll(shares) // to allocate the memory of ordinary work before it is measured
 			before := c.memory()
 
-			ctx, cancel := context.WithCancel(limit(t, 3*soon))
+			ctx, cancel := context.WithCancel(deadline.Context(t))
 			c.stall(ctx, test.request, stalled)
 			if open := c.metric("datacache_streams"); open < stalled {
 				t.Fatalf("%.0f streams are open, want %d", open, stalled)
@@ -59,7 +60,7 @@ func TestHalfOfTheClientsStopReading(t *testing.T) {
 				t.Errorf("%.0f stalled streams are left, want %d", open, stalled)
 			}
 			cancel()
-			eventually(t, prompt, func() error {
+			deadline.Eventually(t, func() error {
 				if open := c.metric("datacache_streams"); open != 0 {
 					return fmt.Errorf("%.0f streams are open after all clients have gone", open)
 				}
@@ -68,7 +69,7 @@ func TestHalfOfTheClientsStopReading(t *testing.T) {
 			c.servesAll(1)
 			for _, n := range c.nodes {
 				n.signal(syscall.SIGTERM)
-				if code := n.exit(prompt); code != 0 {
+				if code := n.exit(); code != 0 {
 					t.Errorf("%s ended with %d", n.name, code)
 				}
 			}
@@ -96,7 +97,7 @@ func (c *cluster) stall(ctx context.Context, d *flight.FlightDescriptor, n int) 
 	}
 	// Wait until the server's buffers are full, which is when the number of bytes sent does not change any more.
 	last := -1.0
-	eventually(c.t, soon, func() error {
+	deadline.Eventually(c.t, func() error {
 		sent := c.metric("datacache_stream_bytes_total")
 		defer func() { last = sent }()
 		if sent != last {
@@ -110,7 +111,7 @@ func (c *cluster) stall(ctx context.Context, d *flight.FlightDescriptor, n int) 
 // readBeside has n clients, with a connection each, read shares of the table, and checks every row.
 func (c *cluster) readBeside(n, shares int) {
 	c.t.Helper()
-	ctx := limit(c.t, 2*soon)
+	ctx := deadline.Context(c.t)
 	var group errgroup.Group
 	group.SetLimit(n)
 	for i := range n {

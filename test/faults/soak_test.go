@@ -21,6 +21,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
@@ -64,7 +65,7 @@ func TestKillsAtRandom(t *testing.T) {
 			time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond)
 			c.blow(round, random)
 		}
-		c.await(protocol.StateReady, "", soon)
+		c.await(protocol.StateReady, "")
 		c.servesAll(1 + random.IntN(5))
 	}
 	time.Sleep(300 * time.Millisecond)
@@ -101,7 +102,7 @@ func (c *cluster) blow(round uint64, random *rand.Rand) {
 	case 1:
 		c.t.Logf("round %d: stop %s", round, p.name)
 		p.signal(syscall.SIGTERM)
-		p.exit(10*time.Second + prompt)
+		p.exit()
 		back()
 	default:
 		c.t.Logf("round %d: kill %s for %s", round, p.name, down)
@@ -118,7 +119,7 @@ func (c *cluster) readUntil(ctx context.Context, i int, random *rand.Rand, count
 		if i%2 == 0 {
 			one = c.readEpoch
 		}
-		readCtx, cancel := context.WithTimeout(ctx, soon)
+		readCtx, cancel := context.WithTimeout(ctx, deadline.Limit())
 		err := one(readCtx, random)
 		cancel()
 		time.Sleep(30 * time.Millisecond) // leaves CPU time for other tests

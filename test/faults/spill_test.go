@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/disktest"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
@@ -27,7 +28,7 @@ func inFiles(t *testing.T, l *lake, dir string) *cluster {
 	c := newCluster(t, l, 2)
 	c.nodeArgs = []string{"--spill-dir", dir, "--memory-limit", "256Mi"}
 	c.startAll()
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	return c
 }
 
@@ -36,7 +37,7 @@ func (c *cluster) stopAll() {
 	c.t.Helper()
 	for _, p := range append(slices.Clone(c.nodes), c.head) {
 		p.signal(syscall.SIGTERM)
-		p.exit(prompt)
+		p.exit()
 	}
 }
 
@@ -64,7 +65,7 @@ func TestDamagedSpillFiles(t *testing.T) {
 			damaged[file] = way
 		}
 		c.startAll()
-		c.await(protocol.StateReady, "", soon)
+		c.await(protocol.StateReady, "")
 		c.servesAll(3)
 		logs := c.nodes[0].output.String() + c.nodes[1].output.String()
 		for file, way := range damaged {
@@ -81,18 +82,18 @@ func TestExchangedSpillFiles(t *testing.T) {
 	dir, l := t.TempDir(), onDisk(t, 2, 400, 100)
 	c := inFiles(t, l, dir)
 	c.nodes[0].signal(syscall.SIGTERM)
-	c.nodes[0].exit(prompt)
+	c.nodes[0].exit()
 	files, err := filepath.Glob(filepath.Join(dir, "*", "0", "*.rows"))
 	if err != nil || len(files) < 2 {
 		t.Fatalf("%v: %v", files, err)
 	}
 	disktest.Damage(t, rand.New(rand.NewPCG(1, 0)), "exchanged", files[0], files[:2])
 	c.startNode(0)
-	c.awaitNode(0, "Ready", "", soon)
-	c.await(protocol.StateReady, "", soon)
+	c.awaitNode(0, "Ready", "")
+	c.await(protocol.StateReady, "")
 	c.servesAll(2)
 	for _, file := range files[:2] {
-		c.nodes[0].logs(fmt.Sprintf("spill file %s: written as ", file), prompt)
+		c.nodes[0].logs(fmt.Sprintf("spill file %s: written as ", file))
 	}
 }
 
@@ -105,7 +106,7 @@ func TestFolderInPlaceOfASpillFile(t *testing.T) {
 	files := disktest.Files(t, dir)
 	disktest.Damage(t, rand.New(rand.NewPCG(1, 0)), "a folder", files[0], files)
 	c.startAll()
-	c.await(protocol.StateFailed, files[0], soon)
+	c.await(protocol.StateFailed, files[0])
 }
 
 // TestRepairWithLittleMemory reads an epoch of a cache with the smallest memory with which it starts, where each chunk on the disk is broken: the stream goes
@@ -118,7 +119,7 @@ func TestRepairWithLittleMemory(t *testing.T) {
 	c := newCluster(t, l, 1)
 	c.nodeArgs = []string{"--spill-dir", dir, "--memory-limit", strconv.Itoa(process + 16<<20)}
 	c.startAll()
-	reason := c.await(protocol.StateFailed, "no room to load even one row group at a time", soon).Reason
+	reason := c.await(protocol.StateFailed, "no room to load even one row group at a time").Reason
 	found := regexp.MustCompile(`: (\d+) bytes \([^)]*\) are needed`).FindStringSubmatch(reason)
 	if found == nil {
 		t.Fatalf("no number of bytes: %s", reason)
@@ -132,22 +133,22 @@ func TestRepairWithLittleMemory(t *testing.T) {
 	for _, memory := range []int{enough, least * 3 / 5} {
 		c.nodeArgs[3] = strconv.Itoa(process + memory)
 		c.startAll()
-		c.await(protocol.StateReady, "", soon)
+		c.await(protocol.StateReady, "")
 		if memory < enough { // it has taken the files over: streams have what there is
-			c.nodes[0].logs("no memory is set aside for decoding broken chunks", prompt)
+			c.nodes[0].logs("no memory is set aside for decoding broken chunks")
 			c.servesAll(1)
 		}
 		c.stopAll()
 	}
 	c.nodeArgs[3] = strconv.Itoa(process + enough)
 	c.startAll()
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	e := epoch.Epoch{Rows: uint64(l.rows), Seed: 7, Clump: 1, GlobalBatch: 512, Tail: "keep"}
 	for _, e.Shuffle = range []bool{false, true} {
 		for _, file := range disktest.Files(t, dir) {
 			flipChunks(t, file)
 		}
-		ids, err := c.wholeEpoch(limit(t, soon), e, epoch.Share{World: 1, Workers: 1})
+		ids, err := c.wholeEpoch(deadline.Context(t), e, epoch.Share{World: 1, Workers: 1})
 		if err != nil || len(ids) != l.rows {
 			t.Errorf("shuffled %v: %d rows of %d, %v", e.Shuffle, len(ids), l.rows, err)
 		}
@@ -157,7 +158,7 @@ func TestRepairWithLittleMemory(t *testing.T) {
 		disktest.Damage(t, rand.New(rand.NewPCG(uint64(i), 0)), ways[i%len(ways)], file, disktest.Files(t, dir))
 	}
 	e.Number = 1
-	if ids, err := c.wholeEpoch(limit(t, soon), e, epoch.Share{World: 1, Workers: 1}); err != nil || len(ids) != l.rows {
+	if ids, err := c.wholeEpoch(deadline.Context(t), e, epoch.Share{World: 1, Workers: 1}); err != nil || len(ids) != l.rows {
 		t.Errorf("after other bytes were written to the files: %d rows of %d, %v", len(ids), l.rows, err)
 	}
 	if c.nodes[0].metric("datacache_spill_repaired_chunks_total") == 0 {

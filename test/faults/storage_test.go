@@ -12,6 +12,7 @@ import (
 	pqfile "github.com/apache/arrow-go/v18/parquet/file"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
@@ -42,7 +43,7 @@ func TestStoreThatRecovers(t *testing.T) {
 			c.awaitPlan()
 			loading := l.s3.Inject(s3test.Match{Key: "/data/", Count: test.count}, test.fault)
 			c.startNode(0)
-			c.await(protocol.StateReady, "", soon)
+			c.await(protocol.StateReady, "")
 			if planning.Hits() != test.count/2 || loading.Hits() != test.count {
 				t.Fatalf("%d and %d requests met the fault, want %d and %d", planning.Hits(), loading.Hits(), test.count/2, test.count)
 			}
@@ -76,16 +77,16 @@ func TestStoreThatStaysBroken(t *testing.T) {
 			c.awaitPlan()
 			broken := l.s3.Inject(s3test.Match{Key: l.files[2]}, test.fault)
 			c.startNode(0)
-			s := c.await(protocol.StateLoading, "trying again in", soon)
+			s := c.await(protocol.StateLoading, "trying again in")
 			for _, part := range []string{l.name(2), test.reason, "tries", "data node 0"} {
 				if !strings.Contains(s.Reason, part) {
 					t.Errorf("the reason %q lacks %q", s.Reason, part)
 				}
 			}
 			c.refused(l.name(2))
-			c.awaitNode(0, "Loading", l.name(2), prompt)
+			c.awaitNode(0, "Loading", l.name(2))
 			broken.Remove()
-			c.await(protocol.StateReady, "", soon)
+			c.await(protocol.StateReady, "")
 			c.servesAll(2)
 		})
 	}
@@ -112,7 +113,7 @@ func TestFileDeletedInMidLoad(t *testing.T) {
 	c := planned(t, l, 1)
 	stall := c.stallAll()
 	c.startNode(0)
-	eventually(t, soon, func() error {
+	deadline.Eventually(t, func() error {
 		if stall.Hits() == 0 {
 			return fmt.Errorf("nothing was read yet")
 		}
@@ -211,7 +212,7 @@ func TestCorruptByteThatNothingGuards(t *testing.T) {
 	if s.Rows != int64(l.rows) {
 		t.Errorf("%d rows, want %d", s.Rows, l.rows)
 	}
-	if _, err := c.shard(limit(t, soon), 0, 1); err == nil || !strings.Contains(err.Error(), "row 300: text") {
+	if _, err := c.shard(deadline.Context(t), 0, 1); err == nil || !strings.Contains(err.Error(), "row 300: text") {
 		t.Errorf("the rows differ by %v, want by the text of row 300", err)
 	}
 }
@@ -220,7 +221,7 @@ func TestCorruptByteThatNothingGuards(t *testing.T) {
 func (c *cluster) ended() protocol.Status {
 	c.t.Helper()
 	var s protocol.Status
-	eventually(c.t, soon, func() (err error) {
+	deadline.Eventually(c.t, func() (err error) {
 		s, err = statusOf[protocol.Status](c.head)
 		if err == nil && s.State != protocol.StateFailed && s.State != protocol.StateReady {
 			err = fmt.Errorf("the head is %s: %s", s.State, s.Reason)

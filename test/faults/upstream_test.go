@@ -20,6 +20,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
@@ -78,7 +79,7 @@ func bucketful(t *testing.T) *lake { return onS3(t, 3, 50, 20) }
 // and has released its memory.
 func failedWith(c *cluster, reasons ...string) {
 	c.t.Helper()
-	s := c.await(protocol.StateFailed, reasons[0], soon)
+	s := c.await(protocol.StateFailed, reasons[0])
 	for _, reason := range reasons {
 		if !strings.Contains(s.Reason, reason) {
 			c.t.Errorf("the reason %q lacks %q", s.Reason, reason)
@@ -89,11 +90,11 @@ func failedWith(c *cluster, reasons ...string) {
 		c.t.Errorf("a failed head is ready: %s", text)
 	}
 	for i, n := range c.nodes {
-		c.awaitNode(i, "Failed", reasons[0], prompt)
+		c.awaitNode(i, "Failed", reasons[0])
 		if ok, text := n.ready(); ok {
 			c.t.Errorf("data node %d of a failed cache is ready: %s", i, text)
 		}
-		eventually(c.t, prompt, func() error {
+		deadline.Eventually(c.t, func() error {
 			used := n.metric("datacache_memory_used_bytes") - n.metric("datacache_memory_clients_bytes")
 			if used != 0 {
 				return fmt.Errorf("data node %d still has %.0f bytes beside those of clients", i, used)
@@ -111,26 +112,26 @@ func TestStalledNodeIsWaitedFor(t *testing.T) {
 	stall := l.s3.Inject(s3test.Match{Key: l.files[3]}, s3test.Stall(-1))
 	c.startNode(0)
 	c.startNode(1)
-	c.awaitNode(0, "Ready", "", soon)
-	c.awaitNode(1, "Loading", "", soon)
+	c.awaitNode(0, "Ready", "")
+	c.awaitNode(1, "Loading", "")
 
 	c.nodes[1].signal(syscall.SIGSTOP)
 	stall.Release()
-	c.await(protocol.StateLoading, "data node 1", prompt+3*time.Second)
+	c.await(protocol.StateLoading, "data node 1")
 	if ok, text := c.head.ready(); ok {
 		t.Fatalf("ready without a node's rows: %s", text)
 	}
 	c.refused("loading")
 
 	c.nodes[1].signal(syscall.SIGCONT)
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	c.servesAll(2)
 
 	c.nodes[0].signal(syscall.SIGSTOP)
-	c.await(protocol.StateDegraded, "data node 0", prompt+3*time.Second)
+	c.await(protocol.StateDegraded, "data node 0")
 	c.refused("data node 0")
 	c.nodes[0].signal(syscall.SIGCONT)
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	c.servesAll(3)
 }
 
@@ -139,16 +140,16 @@ func TestLateNodeIsWaitedFor(t *testing.T) {
 	c := newCluster(t, onS3(t, 2, 50, 50), 2)
 	c.startHead()
 	c.startNode(0)
-	c.awaitNode(0, "Ready", "", soon)
-	eventually(t, prompt, func() error { // the head hears of the rows after the node has them
-		if s := c.await(protocol.StateLoading, "waiting for data node 1", prompt); s.Rows != 50 {
+	c.awaitNode(0, "Ready", "")
+	deadline.Eventually(t, func() error { // the head hears of the rows after the node has them
+		if s := c.await(protocol.StateLoading, "waiting for data node 1"); s.Rows != 50 {
 			return fmt.Errorf("%d rows without data node 1, want 50", s.Rows)
 		}
 		return nil
 	})
 	c.refused("data node 1")
 	c.startNode(1)
-	c.await(protocol.StateReady, "", soon)
+	c.await(protocol.StateReady, "")
 	c.servesAll(1)
 }
 
@@ -161,7 +162,7 @@ func TestOrderStays(t *testing.T) {
 	same := func(c *cluster, what string) {
 		t.Helper()
 		c.servesAll(3)
-		got, err := c.wholeEpoch(limit(t, soon), e, epoch.Share{Rank: 1, World: 2, Workers: 1})
+		got, err := c.wholeEpoch(deadline.Context(t), e, epoch.Share{Rank: 1, World: 2, Workers: 1})
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
@@ -181,7 +182,7 @@ func TestOrderStays(t *testing.T) {
 				p.kill()
 			}
 			c.startAll()
-			c.await(protocol.StateReady, "", soon)
+			c.await(protocol.StateReady, "")
 			same(c, "after a restart of all")
 		}
 	}
@@ -195,7 +196,7 @@ func TestNineRowsOverEightRanks(t *testing.T) {
 	c.servesAll(100)
 	var joined []int64
 	for rank := range uint64(8) {
-		ids, err := c.wholeEpoch(limit(t, soon), epoch.Epoch{GlobalBatch: 8, Tail: "keep", Clump: 1}, epoch.Share{Rank: rank, World: 8, Workers: 1})
+		ids, err := c.wholeEpoch(deadline.Context(t), epoch.Epoch{GlobalBatch: 8, Tail: "keep", Clump: 1}, epoch.Share{Rank: rank, World: 8, Workers: 1})
 		if err != nil {
 			t.Fatalf("rank %d of 8: %v", rank, err)
 		}
@@ -211,7 +212,7 @@ func TestNodeWithoutFilesIsReady(t *testing.T) {
 	c := running(t, onS3(t, 1, 30, 100), 3)
 	empty := 0
 	for i, n := range c.nodes {
-		s := c.awaitNode(i, "Ready", "", prompt)
+		s := c.awaitNode(i, "Ready", "")
 		if ok, text := n.ready(); !ok {
 			t.Errorf("data node %d is not ready: %s", i, text)
 		}
@@ -229,7 +230,7 @@ func TestTableWithoutRowsIsReady(t *testing.T) {
 	t.Parallel()
 	c := running(t, onS3(t, 0, 0, 1), 2)
 	c.servesAll(2)
-	info, err := c.info(limit(t, prompt), shardOf(0, 1))
+	info, err := c.info(deadline.Context(t), shardOf(0, 1))
 	if err != nil || len(info.GetEndpoint()) != 0 || info.GetTotalRecords() != 0 {
 		t.Errorf("answer %v, %v, want no endpoint and no error", info, err)
 	}
@@ -245,7 +246,7 @@ func TestUnimplementedCallsAreRefused(t *testing.T) {
 		}
 		return s.RecvMsg(&flight.FlightData{})
 	}
-	ctx := limit(t, soon)
+	ctx := deadline.Context(t)
 	d := shardOf(0, 1)
 	both := map[string]call{
 		"Handshake":      func(f flight.FlightServiceClient) error { s, err := f.Handshake(ctx); return first(s, err) },
@@ -302,12 +303,12 @@ func TestUnimplementedCallsAreRefused(t *testing.T) {
 func TestDeadNodeIsNotHandedOut(t *testing.T) {
 	t.Parallel()
 	c := running(t, onS3(t, 2, 50, 25), 2)
-	ctx := limit(t, 2*soon)
+	ctx := deadline.Context(t)
 	f := service(ctx, t, c.headAddr)
-	old := c.awaitNode(1, "Ready", "", prompt).Incarnation
+	old := c.awaitNode(1, "Ready", "").Incarnation
 	c.nodes[1].kill()
 	killed := time.Now()
-	eventually(t, prompt, func() error {
+	deadline.Eventually(t, func() error {
 		if _, err := f.GetFlightInfo(ctx, shardOf(0, 1)); status.Code(err) != codes.Unavailable {
 			return fmt.Errorf("the head answers %s with a dead node", status.Code(err))
 		}
@@ -320,7 +321,7 @@ func TestDeadNodeIsNotHandedOut(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	c.startNode(1)
-	eventually(t, soon, func() error {
+	deadline.Eventually(t, func() error {
 		info, err := f.GetFlightInfo(ctx, shardOf(0, 1))
 		if err != nil {
 			return err
@@ -332,7 +333,7 @@ func TestDeadNodeIsNotHandedOut(t *testing.T) {
 		}
 		return nil
 	})
-	if s := c.awaitNode(1, "Ready", "", prompt); s.Incarnation == old {
+	if s := c.awaitNode(1, "Ready", ""); s.Incarnation == old {
 		t.Error("the restarted node has the incarnation of the killed one")
 	}
 	c.servesAll(2)
@@ -342,15 +343,15 @@ func TestDeadNodeIsNotHandedOut(t *testing.T) {
 func TestOldTicketIsRefused(t *testing.T) {
 	t.Parallel()
 	c := running(t, onS3(t, 2, 50, 25), 1)
-	info, err := c.info(limit(t, prompt), shardOf(0, 1))
+	info, err := c.info(deadline.Context(t), shardOf(0, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.nodes[0].kill()
-	c.await(protocol.StateDegraded, "data node 0", prompt)
+	c.await(protocol.StateDegraded, "data node 0")
 	c.startNode(0)
-	c.await(protocol.StateReady, "", soon)
-	_, err = c.open(limit(t, prompt), info.GetEndpoint()[0])
+	c.await(protocol.StateReady, "")
+	_, err = c.open(deadline.Context(t), info.GetEndpoint()[0])
 	if code := status.Code(errors.Unwrap(err)); err == nil || !strings.Contains(err.Error(), "ask the head again") {
 		t.Fatalf("the old ticket: %v (%s), want FAILED_PRECONDITION that says what to do", err, code)
 	}

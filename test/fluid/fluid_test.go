@@ -186,7 +186,7 @@ func waits(t *testing.T, namespace string, others kubetest.Play) func(job string
 				}
 			}
 			g.process = proctest.Start(t, "gate of "+pod.Name, env, gate, "initializer")
-			go func() { g.code.Store(int32(g.process.Exit(kubetest.Deadline))) }()
+			go func() { g.code.Store(int32(g.process.Exit())) }()
 			return g
 		})
 		if code := g.code.Load(); code >= 0 {

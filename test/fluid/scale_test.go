@@ -55,7 +55,7 @@ func manyAtOnce(t *testing.T) {
 	t.Logf("%d caches created after %.1f s", count, time.Since(began).Seconds())
 	half, look := time.Duration(0), time.NewTicker(time.Second) // looking more often would slow down what is measured
 	defer look.Stop()
-	kubetest.EventuallyWithin(t, kubetest.Deadline+time.Duration(count)*10*time.Second, "all caches to be ready", func() error {
+	kubetest.EventuallyLong(t, kubetest.Deadline+time.Duration(count)*10*time.Second, "all caches to be ready", func() error {
 		<-look.C
 		var caches v1alpha1.DataCacheList
 		if err := cluster.Client.List(t.Context(), &caches, client.InNamespace(ns)); err != nil {

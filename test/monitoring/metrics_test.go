@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 	"github.com/kubeflow/datacache/test/kit/promtest"
 )
@@ -28,9 +29,6 @@ const (
 
 var cacheserver string // the program
 
-// ports are below the kernel's range for outgoing connections, and disjoint from those of other tests.
-var ports = proctest.Ports{First: 11000, End: 12000}
-
 func TestMain(m *testing.M) {
 	os.Exit(proctest.Run("monitoring", false, func(binary string) int {
 		cacheserver = binary
@@ -42,7 +40,7 @@ func TestMain(m *testing.M) {
 // number, every metric of an alert exists, and docs name all metrics that these servers export, and no others. The tests of
 // test/controlplane, test/install and test/scratch check those of the managers.
 func TestRealMetrics(t *testing.T) {
-	server := promtest.Start(t, repository, &ports, append(startCache(t), startObjectCache(t)...)...)
+	server := promtest.Start(t, repository, append(startCache(t), startObjectCache(t)...)...)
 	for _, name := range promtest.Dashboards {
 		for _, q := range promtest.Queries(t, repository, name, map[string]string{"namespace": namespace, "cache": cache}) {
 			hasNumbers(t, server, name+": "+q.Panel, q.Expr)
@@ -68,7 +66,7 @@ func hasNumbers(t *testing.T, server *promtest.Server, of, expr string) {
 	if names := promtest.Metrics(expr); slices.ContainsFunc(names, promtest.OfManager) || slices.ContainsFunc(names, promtest.OfScratchVolumes) {
 		return
 	}
-	proctest.Eventually(t, patience, func() error {
+	deadline.Eventually(t, func() error {
 		if err := server.HasNumbers(expr); err != nil {
 			return fmt.Errorf("%s: %w", of, err)
 		}
@@ -105,7 +103,7 @@ func run(t *testing.T, program string, args ...string) *proctest.Process {
 // printed waits for the line of a process's output that begins with a word, and returns the rest of it.
 func printed(t *testing.T, p *proctest.Process, word string) (rest string) {
 	t.Helper()
-	proctest.Eventually(t, patience, func() error {
+	deadline.Eventually(t, func() error {
 		p.Alive()
 		_, line, _ := strings.Cut("\n"+p.Output.String(), "\n"+word+" ")
 		line, _, whole := strings.Cut(line, "\n")

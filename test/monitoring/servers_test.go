@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubeflow/datacache/test/kit/hubtest"
 	"github.com/kubeflow/datacache/test/kit/icetest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 	"github.com/kubeflow/datacache/test/kit/promtest"
 	"github.com/kubeflow/datacache/test/kit/readtest"
 )
@@ -23,7 +24,7 @@ import (
 func startCache(t *testing.T) []promtest.Pod {
 	t.Helper()
 	table := icetest.Local(t).Plain("events", 2, 2, 1000, 100)
-	head, node := ports.Free(t), ports.Free(t)
+	head, node := proctest.FreeAddress(t), proctest.FreeAddress(t)
 	launch(t, "node", "--head", head, "--index", "0", "--listen", "127.0.0.1:0", "--http", node, "--memory-limit", "256Mi")
 	_, flight, watched := start(t, "head", "--metadata", table.Metadata(), "--nodes", "1", "--listen", head, "--http", "127.0.0.1:0")
 	reader := readtest.New(flight)

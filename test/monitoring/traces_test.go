@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 	"github.com/kubeflow/datacache/test/kit/otlptest"
 	"github.com/kubeflow/datacache/test/kit/proctest"
@@ -115,7 +116,7 @@ func TestTracesOverGRPC(t *testing.T) {
 	collector := otlptest.Start(t)
 	p := proctest.Start(t, "local", append(environment(t, store.Env()...), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT="+collector.GRPC, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
 		"OTEL_BSP_SCHEDULE_DELAY=10"), cacheserver, arguments(table.Metadata())...)
-	proctest.Eventually(t, patience, func() error {
+	deadline.Eventually(t, func() error {
 		p.Alive()
 		for _, s := range collector.Spans() {
 			if s.Name == "load" {
@@ -160,7 +161,7 @@ func TestNoTraces(t *testing.T) {
 		t.Cleanup(func() { silent.Close() })
 		server := serve(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + silent.Addr().String(), "OTEL_BSP_SCHEDULE_DELAY=10", "OTEL_BSP_EXPORT_TIMEOUT=300"}, table.Metadata())
 		server.epoch(t, "")
-		proctest.Eventually(t, patience, func() error {
+		deadline.Eventually(t, func() error {
 			if !strings.Contains(server.process.Output.String(), "traces are lost") {
 				return errors.New("the log does not say that traces are lost")
 			}
@@ -179,7 +180,7 @@ func TestNoTraces(t *testing.T) {
 		"OTEL_TRACES_EXPORTER=zipkin":                 `OTEL_TRACES_EXPORTER: "zipkin", want otlp or none`,
 	} {
 		p := proctest.Start(t, "local", environment(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL, env), cacheserver, arguments(table.Metadata())...)
-		if code := p.Exit(patience); code != 1 || !strings.Contains(p.Output.String(), want) {
+		if code := p.Exit(); code != 1 || !strings.Contains(p.Output.String(), want) {
 			t.Errorf("%s: exit code %d and %q, want 1 and %q", env, code, p.Output, want)
 		}
 	}
@@ -205,7 +206,7 @@ func serve(t *testing.T, env []string, metadata string) server {
 	t.Helper()
 	p := proctest.Start(t, "local", environment(t, env...), cacheserver, arguments(metadata)...)
 	s := server{process: p}
-	proctest.Eventually(t, patience, func() error {
+	deadline.Eventually(t, func() error {
 		p.Alive()
 		_, line, _ := strings.Cut("\n"+p.Output.String(), "\nready grpc://")
 		line, _, whole := strings.Cut(line, "\n")
@@ -222,7 +223,7 @@ func serve(t *testing.T, env []string, metadata string) server {
 func (s server) exit(t *testing.T) {
 	t.Helper()
 	s.process.Signal(syscall.SIGTERM)
-	if code := s.process.Exit(patience); code != 0 {
+	if code := s.process.Exit(); code != 0 {
 		t.Errorf("the server exits with %d", code)
 	}
 }

@@ -16,7 +16,9 @@ import (
 	"time"
 
 	"github.com/kubeflow/datacache/internal/authority"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/ocitest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // newCA writes a new CA to a file, and returns its certificate.
@@ -65,7 +67,7 @@ func TestCertificatesOfACA(t *testing.T) {
 	t.Parallel()
 	ca := filepath.Join(t.TempDir(), "authority.pem")
 	roots := newCA(t, ca)
-	addresses := map[string]string{"here": freeAddress(t), "there": freeAddress(t)}
+	addresses := map[string]string{"here": proctest.FreeAddress(t), "there": proctest.FreeAddress(t)}
 	args := []string{"--tls-authority", ca}
 	for name, address := range addresses {
 		args = append(args, "--peer", name+"="+address)
@@ -97,14 +99,14 @@ func TestCertificatesOfACA(t *testing.T) {
 	if got := request(t, newCA(t, filepath.Join(t.TempDir(), "other.pem")), http.MethodGet, url("https", "here", 0), ""); !strings.Contains(got.Text, "unknown authority") {
 		t.Errorf("by another CA: %v", got)
 	}
-	eventually(t, func() error {
+	deadline.Eventually(t, func() error {
 		if n := nodes["here"].metric("tls_handshakes_failed_total"); n != 1 {
 			return fmt.Errorf("%g failed handshakes are counted, want 1", n)
 		}
 		return nil
 	})
 	roots = newCA(t, ca)
-	eventually(t, func() error {
+	deadline.Eventually(t, func() error {
 		for key := range 8 {
 			if got := request(t, roots, http.MethodGet, url("https", "here", key), ""); got.Status != http.StatusOK {
 				return fmt.Errorf("by the new CA: %v", got)
@@ -191,7 +193,7 @@ func TestImagesByTLS(t *testing.T) {
 	}
 	registry.Stop() // so that only the mirror can answer
 	newCA(t, ca)
-	eventually(t, func() error { return pull(t, dir, puller, image.Name, whole(image)) })
+	deadline.Eventually(t, func() error { return pull(t, dir, puller, image.Name, whole(image)) })
 	p.stop()
 	if left, err := filepath.Glob(filepath.Join(dir, "_default", "*")); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
@@ -238,7 +240,7 @@ func TestEnvoyByTLS(t *testing.T) {
 	}
 	newCA(t, ca)
 	e.becomes("cluster_manager.cluster_modified", 1) // with connections of its own
-	eventually(t, func() error {
+	deadline.Eventually(t, func() error {
 		status, text, err := ask(t, e.address, http.MethodGet, "open//0", "")
 		if err == nil && status != http.StatusOK {
 			err = fmt.Errorf("%d %s", status, text)

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
@@ -216,7 +217,7 @@ func TestPfio(t *testing.T) {
 	}
 
 	write(t, tokenFile, "expired")
-	eventually(t, func() error { // pfio reads the token file again after a second
+	deadline.Eventually(t, func() error { // pfio reads the token file again after a second
 		if got := r.read("plain"); got != "changed behind the cache's back" {
 			return fmt.Errorf("with a bad token: %q, want the origin's", got)
 		}
@@ -226,7 +227,7 @@ func TestPfio(t *testing.T) {
 	plain := write(t, filepath.Join(folder, "plain"), "first of plain")
 	hits := p.metric("hits_total")
 	write(t, tokenFile, token)
-	eventually(t, func() error {
+	deadline.Eventually(t, func() error {
 		if got := r.read("plain"); got != "first of plain" || p.metric("hits_total") == hits {
 			return fmt.Errorf("with a good token again: %q, and %g hits as before, want one of what is cached", got, hits)
 		}
@@ -296,14 +297,14 @@ func TestStopWaitsForRequests(t *testing.T) {
 	if _, err := io.WriteString(feed, "first half, "); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	deadline.Eventually(t, func() error {
 		if p.metric("bucket_bytes") == 0 {
 			return fmt.Errorf("the PUT has not begun")
 		}
 		return nil
 	})
 	p.terminate()
-	eventually(t, func() error { // it accepts no new connections
+	deadline.Eventually(t, func() error { // it accepts no new connections
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+"/v1/objects/team/late", nil)
 		if err != nil {
 			return err

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
@@ -105,7 +106,7 @@ func TestEvictionUnderLoad(t *testing.T) {
 	if evictions := p.metric("evictions_total"); evictions == 0 {
 		t.Error("nothing was evicted: the test shows little")
 	}
-	eventually(t, func() error {
+	deadline.Eventually(t, func() error {
 		counted, onDisk := p.metric("bucket_bytes"), sizes(t, files(t, dir))
 		if counted != float64(onDisk) || onDisk > total {
 			return fmt.Errorf("%g bytes by the metric and %d in files, want as many, and at most %d", counted, onDisk, total)

@@ -20,6 +20,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
@@ -40,12 +41,12 @@ var zones = map[string]string{"a": "east", "b": "east", "c": "west"}
 func startFleet(t *testing.T, args ...string) *fleet {
 	t.Helper()
 	f := &fleet{
-		t: t, listener: freeAddress(t), processes: map[string]*process{},
+		t: t, listener: proctest.FreeAddress(t), processes: map[string]*process{},
 		addresses: map[string]string{}, xds: map[string]string{}, peers: map[string]string{},
 	}
 	dir := t.TempDir()
 	for name := range zones {
-		f.addresses[name], f.xds[name], f.peers[name] = freeAddress(t), freeAddress(t), filepath.Join(dir, "peers-"+name)
+		f.addresses[name], f.xds[name], f.peers[name] = proctest.FreeAddress(t), proctest.FreeAddress(t), filepath.Join(dir, "peers-"+name)
 	}
 	for name := range zones {
 		f.tell(name, "a", "b", "c")
@@ -74,7 +75,7 @@ func (f *fleet) tell(who string, members ...string) {
 // knows waits until an object cache has a number of members.
 func (f *fleet) knows(who string, members int) {
 	f.t.Helper()
-	eventually(f.t, func() error {
+	deadline.Eventually(f.t, func() error {
 		if got := f.processes[who].metric("members"); got != float64(members) {
 			return fmt.Errorf("%s knows of %g members, want %d", who, got, members)
 		}
@@ -85,7 +86,7 @@ func (f *fleet) knows(who string, members int) {
 // caughtUp waits until an object cache that is a member again has removed what changed meanwhile, and answers.
 func (f *fleet) caughtUp(who string) {
 	f.t.Helper()
-	eventually(f.t, func() error {
+	deadline.Eventually(f.t, func() error {
 		status, text, err := ask(f.t, f.addresses[who], http.MethodGet, "none", "", "Datacache-Hop", "1")
 		if err == nil && status != http.StatusNotFound {
 			err = fmt.Errorf("%s answers %d %s, want 404", who, status, text)
@@ -248,11 +249,11 @@ func startEnvoy(t *testing.T, xds, listener, more string) *envoy {
 		t.Fatal(err)
 	}
 	config := string(shipped)
-	e := &envoy{t: t, address: listener, admin: freeAddress(t)}
+	e := &envoy{t: t, address: listener, admin: proctest.FreeAddress(t)}
 	for old, address := range map[string]string{
 		"{address: datacache-object-cache-xds.datacache-object-cache.svc, port_value: 18000}": xds,
 		"{address: 127.0.0.1, port_value: 9901}":                                              e.admin,
-		"{address: 0.0.0.0, port_value: 9902}":                                                freeAddress(t),
+		"{address: 0.0.0.0, port_value: 9902}":                                                proctest.FreeAddress(t),
 	} {
 		host, port, err := net.SplitHostPort(address)
 		if err != nil || !strings.Contains(config, old) {
@@ -271,7 +272,7 @@ func startEnvoy(t *testing.T, xds, listener, more string) *envoy {
 // await waits until Envoy has its configuration.
 func (e *envoy) await() {
 	e.t.Helper()
-	eventually(e.t, func() error {
+	deadline.Eventually(e.t, func() error {
 		e.process.Alive()
 		status, text, err := e.get("http://" + e.address + "/ready")
 		if err == nil && status != http.StatusOK {
@@ -317,7 +318,7 @@ func (e *envoy) requests() map[string]string {
 // becomes waits until a statistic has a value.
 func (e *envoy) becomes(name string, want int) {
 	e.t.Helper()
-	eventually(e.t, func() error {
+	deadline.Eventually(e.t, func() error {
 		e.process.Alive()
 		if got, err := e.stat(name); err != nil || got != want {
 			return fmt.Errorf("%s is %d (%w), want %d", name, got, err, want)

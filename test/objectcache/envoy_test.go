@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
@@ -222,7 +223,7 @@ func TestEnvoyChangesItsControlPlane(t *testing.T) {
 	f := startFleet(t)
 	d := newForwarder(t, "") // at first there is no control plane
 	e := startEnvoy(t, d.address, f.listener, "")
-	eventually(t, func() error {
+	deadline.Eventually(t, func() error {
 		n, err := e.stat("cluster.xds.upstream_cx_total")
 		if err == nil && n == 0 {
 			err = fmt.Errorf("Envoy has not tried to connect yet")
@@ -359,7 +360,7 @@ func TestEnvoyOverTLS(t *testing.T) {
 	}
 	becomes := func(what, path string, status int, serial int64) {
 		t.Helper()
-		eventually(t, func() error {
+		deadline.Eventually(t, func() error {
 			e.process.Alive()
 			got, by, err := ask(http.MethodGet, path, "")
 			if err == nil && (got != status || by != serial) {

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
@@ -239,7 +241,7 @@ func TestFilesAreReloaded(t *testing.T) {
 		p.put(fmt.Sprintf("team/%d", i), content("key", i, 1<<20))
 	}
 	write(t, buckets, "{")
-	eventually(t, func() error {
+	deadline.Eventually(t, func() error {
 		if p.metric("buckets_file_rejected") != 1 {
 			return fmt.Errorf("the bad file was not noticed")
 		}
@@ -249,7 +251,7 @@ func TestFilesAreReloaded(t *testing.T) {
 		t.Errorf("GET under a bad buckets file: %d, want the old one's answer", status)
 	}
 	write(t, buckets, strings.ReplaceAll(defaultBuckets, "512Mi", "4Mi"))
-	eventually(t, func() error {
+	deadline.Eventually(t, func() error {
 		if bytes := p.metric("bucket_bytes"); bytes > 4<<20 {
 			return fmt.Errorf("%g bytes under a quota of 4 MiB", bytes)
 		}
@@ -259,7 +261,7 @@ func TestFilesAreReloaded(t *testing.T) {
 		t.Errorf("GET of the newest: %d, want it kept", status)
 	}
 	write(t, tokens, "another team-a")
-	eventually(t, func() error { // reviews of known tokens are cached for a minute
+	deadline.Eventually(t, func() error { // reviews of known tokens are cached for a minute
 		if status, _ := p.do(http.MethodGet, "team/7", ""); status != http.StatusUnauthorized {
 			return fmt.Errorf("a token that was taken out: %d, want %d", status, http.StatusUnauthorized)
 		}
@@ -272,7 +274,7 @@ func TestPeers(t *testing.T) {
 	addresses := map[string]string{}
 	var peers []string
 	for _, name := range []string{"here", "there", "elsewhere"} {
-		addresses[name] = freeAddress(t)
+		addresses[name] = proctest.FreeAddress(t)
 		peers = append(peers, "--peer", name+"="+addresses[name])
 	}
 	processes := map[string]*process{}

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // What PFN published of its Simple Cache Service.
@@ -77,7 +79,7 @@ func TestFleetSpeed(t *testing.T) {
 // startWays runs two object caches, and stores an object of each size at the second one.
 func startWays(t *testing.T) (straight, forwarded *way) {
 	t.Helper()
-	addresses := map[string]string{"a": freeAddress(t), "b": freeAddress(t)}
+	addresses := map[string]string{"a": proctest.FreeAddress(t), "b": proctest.FreeAddress(t)}
 	nodes := map[string]*process{}
 	for name := range addresses {
 		nodes[name] = launch(t, options{args: []string{"--name", name, "--listen", addresses[name], "--peer", "a=" + addresses["a"], "--peer", "b=" + addresses["b"]}})

@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/xds"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // peerHeader is the metadata key in which a gRPC server of the test says who it is.
@@ -60,7 +62,7 @@ func TestGRPCClients(t *testing.T) {
 	if python == "" {
 		t.Skip("DATACACHE_CLIENTS_PYTHON names no Python that has grpcio: run by make, which makes one of hack/python/clients.txt")
 	}
-	dir, control := t.TempDir(), freeAddress(t)
+	dir, control := t.TempDir(), proctest.FreeAddress(t)
 	var peers strings.Builder
 	for name, zone := range zones {
 		fmt.Fprintln(&peers, name, serveGRPC(t, name), zone)

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/hubtest"
 )
 
@@ -63,7 +64,7 @@ func TestHubDown(t *testing.T) {
 	m.want("HEAD of what was not read", m.ask(0, http.MethodHead, token, at(secret, "weights.bin")), http.StatusServiceUnavailable, "")
 	m.want("GET of what was not read", m.ask(0, http.MethodGet, token, at(secret, "weights.bin")), http.StatusTooManyRequests, "")
 	m.want("GET by somebody who had not read it", m.ask(0, http.MethodGet, otherToken, at(secret, "config.json")), http.StatusTooManyRequests, "")
-	eventually(t, func() error { // the branch's commit has aged after 30 s
+	deadline.Eventually(t, func() error { // the branch's commit has aged after 30 s
 		m.want("a branch", m.ask(0, http.MethodGet, token, "/acme/secret/resolve/main/config.json"), http.StatusTooManyRequests, "")
 		m.want("a branch that was read", m.ask(0, http.MethodGet, "", "/api/models/acme/bert/revision/main"), http.StatusOK, "")
 		if m.total("stale_total") == 0 {

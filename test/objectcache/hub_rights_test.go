@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/hubtest"
 )
 
@@ -113,7 +114,7 @@ func TestHubRevokedToken(t *testing.T) {
 	path := at(secret, "weights.bin")
 	m.want("before", m.ask(0, http.MethodGet, token, path), http.StatusOK, "")
 	hub.Change(func(h *hubtest.Hub) { delete(h.Tokens, hubToken) })
-	eventually(t, func() error {
+	deadline.Eventually(t, func() error {
 		if got := m.ask(0, http.MethodGet, token, path); got.status != http.StatusUnauthorized {
 			return fmt.Errorf("after: %d, want %d", got.status, http.StatusUnauthorized)
 		}

@@ -61,7 +61,7 @@ func startNodes(t *testing.T, n int, args ...string) []*process {
 	bucketsFile := write(t, filepath.Join(t.TempDir(), "buckets.json"), mirrorBuckets)
 	var addresses, peers []string
 	for i := range n {
-		addresses = append(addresses, freeAddress(t))
+		addresses = append(addresses, proctest.FreeAddress(t))
 		peers = append(peers, "--peer", fmt.Sprintf("node-%d=%s", i, addresses[i]))
 	}
 	var nodes []*process

@@ -20,6 +20,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kubeflow/datacache/test/kit/ocitest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 const (
@@ -35,7 +36,7 @@ func startImageMirrors(t *testing.T, n int, registry *ocitest.Registry) (nodes [
 	bucketsFile := write(t, filepath.Join(t.TempDir(), "buckets.json"), mirrorBuckets)
 	var peers, addresses []string
 	for i := range n {
-		addresses = append(addresses, freeAddress(t))
+		addresses = append(addresses, proctest.FreeAddress(t))
 		peers = append(peers, "--peer", fmt.Sprintf("node-%d=%s", i, addresses[i]))
 	}
 	for i, address := range addresses {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/kubeflow/datacache/test/kit/hubtest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // TestNothingIsSniffed checks that no answer lets a browser guess a type other than the declared one, since writers choose the bytes.
@@ -44,7 +45,7 @@ func TestNothingIsSniffed(t *testing.T) {
 // TestBatchNamesStayBelow reads, as a tar stream, keys that are paths out of the folder in which somebody unpacks it.
 func TestBatchNamesStayBelow(t *testing.T) {
 	t.Parallel()
-	addresses := []string{freeAddress(t), freeAddress(t)}
+	addresses := []string{proctest.FreeAddress(t), proctest.FreeAddress(t)}
 	peers := []string{"--peer", "here=" + addresses[0], "--peer", "there=" + addresses[1]}
 	p := start(t, options{args: append([]string{"--listen", addresses[0]}, peers...)})
 	start(t, options{args: append([]string{"--listen", addresses[1], "--name", "there"}, peers...)})

@@ -8,6 +8,9 @@ import (
 	"net/http"
 	"path/filepath"
 	"testing"
+
+	"github.com/kubeflow/datacache/test/kit/deadline"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // TestALargeObjectFillsNoDisk stores an object that is larger than the quota of each of three nodes. One of them is lost.
@@ -18,7 +21,7 @@ func TestALargeObjectFillsNoDisk(t *testing.T) {
 	addresses, dirs, nodes := map[string]string{}, map[string]string{}, map[string]*process{}
 	peers := []string{"--part-size", "1Mi"}
 	for _, name := range names {
-		addresses[name], dirs[name] = freeAddress(t), filepath.Join(t.TempDir(), "objects")
+		addresses[name], dirs[name] = proctest.FreeAddress(t), filepath.Join(t.TempDir(), "objects")
 		peers = append(peers, "--peer", name+"="+addresses[name])
 	}
 	run := func(name string) {
@@ -60,7 +63,7 @@ func TestALargeObjectFillsNoDisk(t *testing.T) {
 	}
 	run("c") // it removes what it has: the others have not run for long enough to say what changed meanwhile
 	nodes["c"].await()
-	eventually(t, func() error { // nothing is asked of a dead node for a few seconds
+	deadline.Eventually(t, func() error { // nothing is asked of a dead node for a few seconds
 		if status, text, err := ask(t, addresses["a"], http.MethodPut, key, body); err != nil || status != http.StatusCreated {
 			return fmt.Errorf("PUT with the node back: %d %.80s %w, want 201", status, text, err)
 		}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
@@ -82,7 +83,7 @@ func launch(t *testing.T, o options) *process {
 // await waits for the line with the address at which the process is serving.
 func (p *process) await() {
 	p.t.Helper()
-	eventually(p.t, func() error {
+	deadline.Eventually(p.t, func() error {
 		p.server.Alive()
 		text := p.server.Output.String()
 		_, line, _ := strings.Cut("\n"+text, "\nready ")
@@ -114,7 +115,7 @@ func (p *process) terminate() {
 // ends waits until the process has exited with code 0.
 func (p *process) ends() {
 	p.t.Helper()
-	if code := p.server.Exit(patience); code != 0 {
+	if code := p.server.Exit(); code != 0 {
 		p.t.Fatalf("exit code %d after SIGTERM", code)
 	}
 }
@@ -200,21 +201,6 @@ func (p *process) metricSum(name string) (total float64, found bool) {
 
 // output collects the output of a client.
 type output = proctest.Output
-
-// eventually calls check until it returns nil; at the time limit it fails the test with the last error.
-func eventually(t *testing.T, check func() error) {
-	t.Helper()
-	proctest.Eventually(t, patience, check)
-}
-
-// ports are below the kernel's range for outgoing connections, and disjoint from those of test/faults.
-var ports = proctest.Ports{First: 12000, End: 18000}
-
-// freeAddress returns a loopback address where nothing listens and that no other call returned.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	return ports.Free(t)
-}
 
 func write(t *testing.T, path, text string) string {
 	t.Helper()

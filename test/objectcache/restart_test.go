@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeflow/datacache/test/kit/deadline"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // site is the object caches of one site, which share the keys and keep their folders and addresses when they start again.
@@ -30,7 +33,7 @@ func newSite(t *testing.T, n int, args ...string) *site {
 	t.Helper()
 	s := &site{t: t, args: args, wraps: make([][]string, n), nodes: make([]*process, n)}
 	for i := range n {
-		s.addresses, s.dirs = append(s.addresses, freeAddress(t)), append(s.dirs, filepath.Join(t.TempDir(), "objects"))
+		s.addresses, s.dirs = append(s.addresses, proctest.FreeAddress(t)), append(s.dirs, filepath.Join(t.TempDir(), "objects"))
 		s.args = append(s.args, "--peer", fmt.Sprintf("node-%d=%s", i, s.addresses[i]))
 	}
 	return s
@@ -99,7 +102,7 @@ func TestAllRestartTogether(t *testing.T) {
 			s.killAll()
 			s.startAll()
 			for node := range s.nodes {
-				eventually(t, func() error { // the first ones wait for the last
+				deadline.Eventually(t, func() error { // the first ones wait for the last
 					if missing := s.missing(node, objects, body); missing > 0 {
 						return fmt.Errorf("node %d: %d of %d objects are lost", node, missing, objects)
 					}
@@ -119,7 +122,7 @@ func TestAllRestartTogether(t *testing.T) {
 				write(t, peers, s.lines(2))
 				moved = 3
 			}
-			eventually(t, func() error {
+			deadline.Eventually(t, func() error {
 				if missing := s.missing(0, objects, body); missing < own || missing > own+moved {
 					return fmt.Errorf("%d of %d objects are missing, want the %d of the node that is away", missing, objects, own)
 				}

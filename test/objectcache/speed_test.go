@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
@@ -240,7 +241,7 @@ func (to *target) cpu(t *testing.T) time.Duration {
 func startNginx(t *testing.T) *target {
 	t.Helper()
 	program := need(t, "nginx", "install nginx-light")
-	dir, address := t.TempDir(), freeAddress(t)
+	dir, address := t.TempDir(), proctest.FreeAddress(t)
 	for _, sub := range []string{"root", "tmp"} {
 		if err := os.Mkdir(filepath.Join(dir, sub), 0o777); err != nil { //nolint:gosec // a folder of this benchmark
 			t.Fatal(err)
@@ -255,7 +256,7 @@ http {
   server { listen %[2]s; root %[1]s/root; location / { dav_methods PUT; } }
 }`, dir, address))
 	nginx := proctest.Start(t, "nginx", os.Environ(), program, "-c", config, "-e", filepath.Join(dir, "error.log"))
-	eventually(t, func() error {
+	deadline.Eventually(t, func() error {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
 		if err != nil {
 			return err

@@ -19,6 +19,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kubeflow/datacache/test/kit/deadline"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // signer is a CA that issues certificates for the name "cache".
@@ -90,7 +93,7 @@ func TestTLS(t *testing.T) {
 	}
 	renew(2)
 	args := []string{"--tls-cert", certFile, "--tls-key", keyFile, "--tls-ca", write(t, filepath.Join(dir, "ca.crt"), a.pem), "--tls-name", "cache"}
-	addresses := map[string]string{"here": freeAddress(t), "there": freeAddress(t)}
+	addresses := map[string]string{"here": proctest.FreeAddress(t), "there": proctest.FreeAddress(t)}
 	for name, address := range addresses {
 		args = append(args, "--peer", name+"="+address)
 	}
@@ -128,7 +131,7 @@ func TestTLS(t *testing.T) {
 		}
 	}
 	renew(3)
-	eventually(t, func() error {
+	deadline.Eventually(t, func() error {
 		if status, _, serial := ask(http.MethodGet, "here", "0", ""); serial != 3 || status != http.StatusOK {
 			return fmt.Errorf("status %d by certificate %d, want 200 by 3", status, serial)
 		}

@@ -31,7 +31,6 @@ import (
 
 	"github.com/kubeflow/datacache/internal/claim"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
-	"github.com/kubeflow/datacache/test/kit/proctest"
 	"github.com/kubeflow/datacache/test/kit/promtest"
 )
 
@@ -83,15 +82,12 @@ func TestScale(t *testing.T) {
 	checkMonitoring(t)
 }
 
-// ports are below the kernel's range for outgoing connections, and disjoint from those of other tests.
-var ports = proctest.Ports{First: 10000, End: 10100}
-
 // checkMonitoring has Prometheus scrape the manager: each panel of its dashboard has a number, each metric of its alerts exists, and docs name
 // all of its metrics, and no others.
 func checkMonitoring(t *testing.T) {
 	t.Helper()
 	const repository = "../.."
-	server := promtest.Start(t, repository, &ports, promtest.Pod{
+	server := promtest.Start(t, repository, promtest.Pod{
 		URL: "http://" + at(metricsPort), Namespace: "datacache-scratch-volumes", Name: "manager-0", Port: "metrics",
 		Labels: map[string]string{"app.kubernetes.io/name": "datacache-scratch-volumes"},
 	})
@@ -218,7 +214,7 @@ func (a *arrivals) names() []string {
 // await waits for a number of claims, and returns the time from the first to the last, and the maximum within any second.
 func (a *arrivals) await(t *testing.T, count int, patience time.Duration) (took time.Duration, most int) {
 	t.Helper()
-	kubetest.EventuallyWithin(t, patience, fmt.Sprintf("%d claims", count), func() error {
+	kubetest.EventuallyLong(t, patience, fmt.Sprintf("%d claims", count), func() error {
 		if n := len(a.snapshot()); n < count {
 			return fmt.Errorf("there are %d", n)
 		}
@@ -237,7 +233,7 @@ func (a *arrivals) await(t *testing.T, count int, patience time.Duration) (took 
 // noneWaits waits until no pod of a namespace waits for claims.
 func noneWaits(t *testing.T, namespace string, patience time.Duration) {
 	t.Helper()
-	kubetest.EventuallyWithin(t, patience, "all gates to be opened", func() error {
+	kubetest.EventuallyLong(t, patience, "all gates to be opened", func() error {
 		pods := &metav1.PartialObjectMetadataList{}
 		pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
 		if err := cluster.Client.List(t.Context(), pods, client.InNamespace(namespace), client.MatchingLabels{claim.LabelState: claim.StateWaiting}); err != nil {

@@ -30,7 +30,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/internal/authority"
 	"github.com/kubeflow/datacache/internal/identity"
-	"github.com/kubeflow/datacache/test/kit/proctest"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // receiver is a Flight service that receives parts.
@@ -202,7 +202,7 @@ func TestPartsEndWithTheRight(t *testing.T) {
 		streams[name] = g.begin(g.tls, messages[name][:2])
 		<-g.service.began
 	}
-	proctest.Eventually(t, time.Minute, func() error {
+	deadline.Eventually(t, func() error {
 		if used := g.service.stage.cfg.Budget.Used(); used < 2*streamMemory {
 			return fmt.Errorf("%d bytes are reserved: not both receive rows", used)
 		}

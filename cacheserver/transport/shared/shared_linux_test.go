@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeflow/datacache/cacheserver/offheap"
-	"github.com/kubeflow/datacache/test/kit/proctest"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 const (
@@ -56,7 +56,7 @@ func start(t *testing.T) (*Server, *offheap.Budget, *net.UnixAddr) {
 func dial(t *testing.T, at *net.UnixAddr) *net.UnixConn {
 	t.Helper()
 	var conn *net.UnixConn
-	proctest.Eventually(t, time.Minute, func() (err error) {
+	deadline.Eventually(t, func() (err error) {
 		conn, err = net.DialUnix("unixpacket", nil, at)
 		return err
 	})
@@ -147,7 +147,7 @@ func TestSlots(t *testing.T) {
 		t.Errorf("slot %d of a client that is gone", s.Number)
 	}
 	m.Done()
-	proctest.Eventually(t, time.Minute, func() error {
+	deadline.Eventually(t, func() error {
 		if used := budget.Used(); used != 0 || server.Use(token) != nil {
 			return fmt.Errorf("%d bytes are reserved for a client that is gone", used)
 		}
@@ -172,7 +172,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("slot %d, which was not lent, came back: %d bytes, %v", number, n, err)
 		}
 	}
-	proctest.Eventually(t, time.Minute, func() error {
+	deadline.Eventually(t, func() error {
 		if used := budget.Used(); used != 0 {
 			return fmt.Errorf("%d bytes are reserved", used)
 		}
@@ -197,7 +197,7 @@ func TestIdleMemoryIsTakenBack(t *testing.T) {
 	kept, returned := lent.Take(t.Context()), lent.Take(t.Context())
 	copy(kept.Bytes, "kept")
 	give(t, conns[0], uint32(returned.Number))
-	proctest.Eventually(t, time.Minute, func() error {
+	deadline.Eventually(t, func() error {
 		lent.mu.Lock()
 		defer lent.mu.Unlock()
 		if len(lent.free) != leastSlots-1 {

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax_process import EPOCHS, SAVED
-from loopback import free_port
+from kit.ports import free_port
 from small import ROWS, small_cache, steps_of
 from wide import tokens_of
 

@@ -43,7 +43,7 @@ func (o Objects) Delete(t testing.TB, object client.Object) {
 // Become reads an object until check, which inspects it, returns nil. what describes the expected state in messages.
 func (o Objects) Become(t testing.TB, object client.Object, namespace, name, what string, check func() error) {
 	t.Helper()
-	EventuallyWithin(t, cmp.Or(o.Within, Deadline), fmt.Sprintf("%T %s to be %s", object, name, what), func() error {
+	EventuallyLong(t, cmp.Or(o.Within, Deadline), fmt.Sprintf("%T %s to be %s", object, name, what), func() error {
 		if err := o.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object); err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func (o Objects) Appear(t testing.TB, object client.Object, namespace, name stri
 // Vanish waits until an object does not exist.
 func (o Objects) Vanish(t testing.TB, object client.Object, namespace, name string) {
 	t.Helper()
-	EventuallyWithin(t, cmp.Or(o.Within, Deadline), fmt.Sprintf("%T %s to go", object, name), func() error {
+	EventuallyLong(t, cmp.Or(o.Within, Deadline), fmt.Sprintf("%T %s to go", object, name), func() error {
 		err := o.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object)
 		if apierrors.IsNotFound(err) {
 			return nil

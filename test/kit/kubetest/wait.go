@@ -13,23 +13,28 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kubeflow/datacache/test/kit/proctest"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
-// Deadline is how long Eventually waits: much longer than needed on an idle machine, for those that are busy.
+// Deadline is the time limit of waits on an idle machine, beside those of Eventually.
 const Deadline = 5 * time.Minute
 
-// Eventually calls check until it returns nil. After Deadline it fails the test with the last error.
+// Eventually calls check until it returns nil. At the time limit it fails the test with the last error. It logs how long it took.
 func Eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
-	EventuallyWithin(t, Deadline, what, check)
+	eventually(t, deadline.Start(), what, check)
 }
 
-// EventuallyWithin is Eventually with another deadline. It logs how long it took.
-func EventuallyWithin(t testing.TB, deadline time.Duration, what string, check func() error) {
+// EventuallyLong is Eventually for long work, with its own time limit on an idle machine.
+func EventuallyLong(t testing.TB, idle time.Duration, what string, check func() error) {
+	t.Helper()
+	eventually(t, deadline.StartLong(idle), what, check)
+}
+
+func eventually(t testing.TB, wait *deadline.Wait, what string, check func() error) {
 	t.Helper()
 	began := time.Now()
-	proctest.Eventually(t, deadline, func() error {
+	wait.Eventually(t, func() error {
 		if err := check(); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}

@@ -13,7 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // shown is how many bytes at the end of a process's log are shown when its test fails.
@@ -103,17 +104,11 @@ func (p *Process) Alive() {
 	}
 }
 
-// Exit waits for the process to end by itself and returns its exit code, -1 after a signal. If it is still running after within, the
-// test fails.
-func (p *Process) Exit(within time.Duration) int {
+// Exit waits for the process to end by itself and returns its exit code, -1 after a signal. If it runs on, the test fails.
+func (p *Process) Exit() int {
 	p.t.Helper()
-	select {
-	case <-p.ended:
-		return p.cmd.ProcessState.ExitCode()
-	case <-time.After(within):
-		p.t.Fatalf("%s still runs after %s", p.Name, within)
-		return -1
-	}
+	deadline.Receive(p.t, p.ended, p.Name+" to end")
+	return p.cmd.ProcessState.ExitCode()
 }
 
 // Output collects the output of a process. Its zero value is ready to use; it is safe for concurrent use.

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 const patience = 2 * time.Minute // long, since the machine may be busy
@@ -25,7 +27,7 @@ func shell(t testing.TB, script string) *Process {
 func written(t *testing.T, p *Process) string {
 	t.Helper()
 	line := ""
-	Eventually(t, patience, func() error {
+	deadline.Eventually(t, func() error {
 		whole := false
 		if line, _, whole = strings.Cut(p.Output.String(), "\n"); !whole {
 			return errors.New("no line was written")
@@ -45,10 +47,10 @@ func TestKillEndsTheGroup(t *testing.T) {
 	p.Alive()
 	p.Kill()
 	p.Kill() // a second call does nothing
-	if code := p.Exit(patience); code != -1 {
+	if code := p.Exit(); code != -1 {
 		t.Errorf("exit code %d of a killed process, want -1", code)
 	}
-	Eventually(t, patience, func() error { // the orphaned child remains a zombie until init reaps it
+	deadline.Eventually(t, func() error { // the orphaned child remains a zombie until init reaps it
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(child) + "/stat")
 		if err != nil || strings.Contains(string(stat), ") Z ") {
 			return nil //nolint:nilerr // no such process, as wanted
@@ -62,7 +64,7 @@ func TestSignalAndExit(t *testing.T) {
 	p := shell(t, "trap 'exit 7' TERM; echo ready; while :; do sleep 0.1; done")
 	written(t, p)
 	p.Signal(syscall.SIGTERM)
-	if code := p.Exit(patience); code != 7 {
+	if code := p.Exit(); code != 7 {
 		t.Errorf("exit code %d, want 7", code)
 	}
 }
@@ -94,7 +96,7 @@ func TestLogIsJudgedAndShown(t *testing.T) {
 			t.Parallel()
 			v := &verdict{TB: t, failed: test.failed}
 			p := shell(t, "exit 0")
-			p.Exit(patience)
+			p.Exit()
 			judged := &Process{Name: p.Name, Output: &Output{}, t: v, cmd: p.cmd, ended: p.ended}
 			if _, err := judged.Output.Write([]byte(test.log)); err != nil {
 				t.Fatal(err)
@@ -109,15 +111,14 @@ func TestLogIsJudgedAndShown(t *testing.T) {
 
 func TestFreePortsDiffer(t *testing.T) {
 	t.Parallel()
-	ports := Ports{First: 32000, End: 32400}
 	seen := map[string]bool{}
 	for range 100 {
-		address := ports.Free(t)
+		address := FreeAddress(t)
 		_, port, err := net.SplitHostPort(address)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n, err := strconv.Atoi(port); err != nil || n < ports.First || n >= ports.End || seen[address] {
+		if n, err := strconv.Atoi(port); err != nil || n < firstPort || n >= endPort || seen[address] {
 			t.Fatalf("address %s: outside the range, or given before", address)
 		}
 		seen[address] = true

@@ -22,6 +22,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
@@ -47,7 +48,7 @@ type Server struct {
 
 // Start runs Prometheus with the scrape_configs of docs/watch.md until the end of the test, and waits until it has scraped all pods with a URL.
 // A file tells it of the pods in place of the API server, since Debian's build has no discovery in Kubernetes.
-func Start(t testing.TB, repository string, ports *proctest.Ports, pods ...Pod) *Server {
+func Start(t testing.TB, repository string, pods ...Pod) *Server {
 	t.Helper()
 	program, err := exec.LookPath("prometheus")
 	if err != nil {
@@ -66,11 +67,11 @@ func Start(t testing.TB, repository string, ports *proctest.Ports, pods ...Pod) 
 			want++
 		}
 	}
-	address := ports.Free(t)
+	address := proctest.FreeAddress(t)
 	s := &Server{ctx: t.Context(), url: "http://" + address}
 	p := proctest.Start(t, "prometheus", []string{"HOME=" + dir}, program, "--config.file="+file,
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address, "--log.level=warn")
-	proctest.Eventually(t, patience, func() error {
+	deadline.Eventually(t, func() error {
 		p.Alive()
 		series, err := s.Query("up")
 		if err != nil {

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubeflow/datacache/internal/authority"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
@@ -92,7 +93,7 @@ func as(t *testing.T, account string) corev1client.CoreV1Interface {
 func agree(t *testing.T, have func() []string) (certificate string) {
 	t.Helper()
 	somebody := as(t, account(t)+":worker")
-	proctest.Eventually(t, patience, func() error {
+	deadline.Eventually(t, func() error {
 		config, err := somebody.ConfigMaps(home).Get(t.Context(), authorityName, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -160,7 +161,7 @@ func TestAuthority(t *testing.T) {
 	}
 	_, failures, stop = keepers(t, 1)
 	defer stop()
-	proctest.Eventually(t, patience, func() error {
+	deadline.Eventually(t, func() error {
 		if err := failures(); err == nil || !strings.Contains(err.Error(), "Secret "+authorityName+", key authority.pem: want PEM") {
 			return fmt.Errorf("a bad Secret: %w", errors.Join(errors.New("want an error that names it"), err))
 		}
@@ -193,7 +194,7 @@ func TestProgramByTLS(t *testing.T) {
 	server := proctest.Start(t, "the object cache", env, binary, "--name", "here", "--min-free", "0", "--dir", filepath.Join(dir, "objects"),
 		"--buckets", buckets, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
 	address := ""
-	proctest.Eventually(t, patience, func() error {
+	deadline.Eventually(t, func() error {
 		server.Alive()
 		_, rest, _ := strings.Cut(server.Output.String(), "ready https://")
 		found, _, ok := strings.Cut(rest, " ")
@@ -204,7 +205,7 @@ func TestProgramByTLS(t *testing.T) {
 	})
 	namespace := account(t)
 	roots := x509.NewCertPool()
-	proctest.Eventually(t, patience, func() error {
+	deadline.Eventually(t, func() error {
 		config, err := as(t, namespace+":worker").ConfigMaps(home).Get(t.Context(), authorityName, metav1.GetOptions{})
 		if err == nil && !roots.AppendCertsFromPEM([]byte(config.Data["ca.crt"])) {
 			err = errors.New("the ConfigMap has no certificate")

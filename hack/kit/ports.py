@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 
 # Linux uses ports from 32768 on for outgoing connections, so none of these is taken before the server binds it. Go's
-# tests use ports from 12000 on (test/kit/proctest.Ports).
-_FIRST, _END = 4096, 12000
+# tests take theirs from the same file (test/kit/proctest/ports.go).
+_FIRST, _END = 4096, 32768
 _turn = itertools.count(os.getpid() * 37)
 
 

@@ -8,20 +8,20 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-import loopback
+from kit import ports
 
 # The process's number is where the search starts, so all processes would find the same ports first.
 _CODE = """
 import os
 os.getpid = lambda: 1
-import loopback
-print(*[loopback.free_port() for _ in range(50)], flush=True)
+from kit import ports
+print(*[ports.free_port() for _ in range(50)], flush=True)
 input()
 """
 
 
 def test_processes_are_given_different_ports() -> None:
-    folder = Path(loopback.__file__).parent
+    folder = Path(ports.__file__).parents[1]
     with ExitStack() as stack:
         started = [
             stack.enter_context(
@@ -31,11 +31,11 @@ def test_processes_are_given_different_ports() -> None:
             )
             for _ in range(4)
         ]
-        ports: Counter[str] = Counter()
+        given: Counter[str] = Counter()
         for process in started:
             assert process.stdout is not None
-            ports.update(process.stdout.readline().split())
+            given.update(process.stdout.readline().split())
         for process in started:
             process.communicate("\n")
-    assert len(ports) == 200
-    assert set(ports.values()) == {1}
+    assert len(given) == 200
+    assert set(given.values()) == {1}

@@ -1,0 +1,138 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package deadline is the time limit of everything that tests wait for. There is one: it is long, it is reached only by a test that fails, and it
+// grows with the load of the machine, so that whether a test passes does not depend on how busy the machine is. hack/kit/deadline.py is the same
+// for Python.
+package deadline
+
+import (
+	"context"
+	"crypto/sha256"
+	"sync"
+	"testing"
+	"time"
+)
+
+const (
+	// idle is the limit on a machine that does nothing else.
+	idle = 3 * time.Minute
+	// poll is the time between two looks of Eventually.
+	poll = 20 * time.Millisecond
+	// mostLoad bounds the load, so that a test that hangs ends before its package's own time limit.
+	mostLoad = 6
+)
+
+// Limit is how long to wait at most, from now on: three minutes, and longer the busier the machine is. It takes a moment to measure that.
+func Limit() time.Duration { return time.Duration(load() * float64(idle)) }
+
+// Wait is one wait, which began when it was made. It is not safe for concurrent use.
+type Wait struct {
+	idle         time.Duration // the limit on a machine that does nothing else
+	began, until time.Time
+}
+
+// Start begins a wait.
+func Start() *Wait { return StartLong(idle) }
+
+// StartLong begins a wait for long work, such as that of a thousand pods, with its own limit on a machine that does nothing else.
+func StartLong(idle time.Duration) *Wait {
+	now := time.Now()
+	return &Wait{idle: idle, began: now, until: now.Add(idle)}
+}
+
+// Over reports whether the time limit has passed since Start. It measures the load only when that of an idle machine has, and then when that of
+// then has.
+func (w *Wait) Over() bool {
+	now := time.Now()
+	if now.Before(w.until) {
+		return false
+	}
+	before := w.until
+	w.until = w.began.Add(time.Duration(load() * float64(w.idle)))
+	return !w.until.After(before) || !now.Before(w.until)
+}
+
+// Context returns a context that ends with the test, or when the time limit is over.
+func Context(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	t.Cleanup(func() { cancel(nil) })
+	wait := Start()
+	var look func()
+	look = func() {
+		if wait.Over() {
+			cancel(context.DeadlineExceeded)
+		} else if ctx.Err() == nil {
+			time.AfterFunc(time.Until(wait.until), look)
+		}
+	}
+	time.AfterFunc(idle, look)
+	return ctx
+}
+
+// Eventually calls check every 20 ms until it returns nil; at the time limit it fails the test with the last error, so it must be
+// called from the test's own goroutine. It calls check at least once, and never concurrently.
+func Eventually(t testing.TB, check func() error) {
+	t.Helper()
+	Start().Eventually(t, check)
+}
+
+// Eventually is the package's function for a wait that has begun.
+func (w *Wait) Eventually(t testing.TB, check func() error) {
+	t.Helper()
+	for ; ; time.Sleep(poll) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if w.Over() {
+			t.Fatalf("after %s still: %v", time.Since(w.began).Round(time.Second), err)
+		}
+	}
+}
+
+// Receive returns the next value of a channel, the zero value if it is closed; at the time limit it fails the test, which then has waited for what.
+func Receive[T any](t testing.TB, from <-chan T, what string) T {
+	t.Helper()
+	for wait := Start(); ; {
+		select {
+		case value := <-from:
+			return value
+		case <-time.After(poll):
+		}
+		if wait.Over() {
+			t.Fatalf("waited %s for %s", time.Since(wait.began).Round(time.Second), what)
+		}
+	}
+}
+
+// heaviest is the greatest load that was measured: a machine that is busy now was busy in a wait that ends now.
+var heaviest = struct {
+	sync.Mutex
+	load float64
+}{load: 1}
+
+// load is how many times as long work takes as on an idle machine: as the time of many equal pieces of work beside the shortest of them, which
+// nothing interrupted.
+func load() float64 {
+	const pieces = 400 // of about 0.2 ms, so that together they take as long as a time slice of the processor, or longer
+	shortest := time.Duration(1<<63 - 1)
+	began := time.Now()
+	for range pieces {
+		before := time.Now()
+		sum := sha256.Sum256(nil)
+		for range 1000 {
+			sum = sha256.Sum256(sum[:])
+		}
+		shortest = min(shortest, time.Since(before))
+	}
+	heaviest.Lock()
+	defer heaviest.Unlock()
+	if shortest <= 0 { // the fake clock of package synctest stands still meanwhile
+		return heaviest.load
+	}
+	now := float64(time.Since(began)) / float64(pieces*shortest)
+	heaviest.load = min(max(heaviest.load, now), mostLoad)
+	return heaviest.load
+}
