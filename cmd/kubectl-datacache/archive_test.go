@@ -145,7 +145,7 @@ func TestKrewManifest(t *testing.T) {
 			t.Errorf("the platform %s-%s has %s at %s, want %s at %s", system, arch, p.Bin, p.URI, program, want)
 		}
 	}
-	makefile, err := os.ReadFile("../../Makefile")
+	makefile, err := os.ReadFile("../../hack/make/release.mk")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kit.ports import free_port
-
 from demo.progress import Progress
+from kit.ports import free_port
 
 _GRACE = 20.0  # time limit in seconds for a server to stop
 

@@ -18,14 +18,13 @@ _T = TypeVar("_T")
 _IDLE = 180.0  # seconds: the limit on a machine that does nothing else
 _POLL = 0.02  # seconds between two looks of eventually
 _MOST_LOAD = 6.0
-_heaviest = 1.0  # the greatest load measured: a machine that is busy now was busy in a wait that ends now
+_loads = [1.0]  # as measured: a machine that is busy now was busy in a wait that ends now
 
 
 def limit() -> float:
     """Seconds to wait at most, from now on: 180, and more the busier the machine is. Takes a moment to measure that."""
-    global _heaviest
-    _heaviest = min(max(_heaviest, _load()), _MOST_LOAD)
-    return _IDLE * _heaviest
+    _loads.append(_load())
+    return _IDLE * min(max(_loads), _MOST_LOAD)
 
 
 class Wait:

@@ -85,7 +85,7 @@ def test_a_transform_s_tensors_are_moved(cache: DataCache) -> None:
     assert first["vector"].device.type == first["vector_mask"].device.type == "meta"
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here: make bench-gpu where there is one")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here: make bench NAME=gpu where there is one")
 def test_copies_beside_kernels(cache: DataCache) -> None:
     def epoch(**options: Any) -> list[float]:
         dataset = StreamingDataset(cache, global_batch_size=10, world=ALONE)

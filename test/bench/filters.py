@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-filters: what the first request with a filter costs, and epochs of selections beside the whole table."""
+"""Benchmark filters: what the first request with a filter costs, and epochs of selections beside the whole table."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-gpu: the time a training step waits for its batch on the GPU, for several ways of copying."""
+"""Benchmark gpu: the time a training step waits for its batch on the GPU, for several ways of copying."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def main() -> int:
     parser.add_argument("--server", type=Path, default=Path("bin/cacheserver"))
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        print("==> bench-gpu: THERE IS NO GPU HERE, nothing was measured (torch sees no CUDA device)", file=sys.stderr)
+        print("==> bench gpu: THERE IS NO GPU HERE, nothing was measured (torch sees no CUDA device)", file=sys.stderr)
         return 1
     print(f"{torch.cuda.get_device_name()}, {BATCH} rows a step, medians of {ROUNDS} epochs of {ROWS:,} rows")
     weights = torch.randn(WIDTH, WIDTH, device="cuda")

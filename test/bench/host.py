@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-host: what ranks of one host cost, each alone and with one reader: of the same rows, and of their own."""
+"""Benchmark host: what ranks of one host cost, each alone and with one reader: of the same rows, and of their own."""
 
 from __future__ import annotations
 

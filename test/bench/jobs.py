@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-jobs: how one cache divides its bytes among jobs, and what the division costs.
+"""Benchmark jobs: how one cache divides its bytes among jobs, and what the division costs.
 
 A job is a process of one thread for each stream, which reads shuffled epochs with the loader's own HTTP/2 client and
 keeps nothing. Each is bound to a core, since jobs have machines of their own: otherwise the one with more threads would

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-known: what it costs that a cache takes known readers only, beside one that takes everybody.
+"""Benchmark known: what it costs that a cache takes known readers only, beside one that takes everybody.
 
 New tokens: CPU seconds of the server for calls with a token that it has not seen, above those with one that it has.
 GetFlightInfo: the median over one connection by TLS, with a token and without. First batch: over new connections, at a

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-mix: what a mixture of three tables costs beside one table of as many rows, and how soon it starts."""
+"""Benchmark mix: what a mixture of three tables costs beside one table of as many rows, and how soon it starts."""
 
 from __future__ import annotations
 

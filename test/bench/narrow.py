@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-narrow: integers in fewer bytes than their type has, in memory and on the wire; and columns of 16 bits as
+"""Benchmark narrow: integers in fewer bytes than their type has, in memory and on the wire; and columns of 16 bits as
 files and in Iceberg."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-pack: how full and equal packs are beside TRL's, which rows a resume loses, what an epoch costs."""
+"""Benchmark pack: how full and equal packs are beside TRL's, which rows a resume loses, what an epoch costs."""
 
 from __future__ import annotations
 

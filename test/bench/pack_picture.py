@@ -43,7 +43,7 @@ def picture(ways: dict[str, list[Int64]], tokens: int, costs: dict[str, list[int
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} 366" width="{width}" height="366" \
 role="img" aria-labelledby="title">
   <!-- Copyright The Kubeflow Authors. SPDX-License-Identifier: Apache-2.0
-       Drawn by make bench-pack (test/bench/pack_picture.py). -->
+       Drawn by make bench NAME=pack (test/bench/pack_picture.py). -->
   <title id="title">{said}</title>
   <style>{_STYLE}
   </style>

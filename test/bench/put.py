@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-put: what it costs to put rows into a cache, beside a C++ server that keeps them and beside a table."""
+"""Benchmark put: what it costs to put rows into a cache, beside a C++ server that keeps them and beside a table."""
 
 from __future__ import annotations
 

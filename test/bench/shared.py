@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-shared: what an epoch costs of a cache on the same machine, by TCP and in shared memory."""
+"""Benchmark shared: what an epoch costs of a cache on the same machine, by TCP and in shared memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-spill: epochs of a table larger than the memory, beside the same table in memory."""
+"""Benchmark spill: epochs of a table larger than the memory, beside the same table in memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-take: what a shuffled epoch from many data nodes costs as streams and by row numbers."""
+"""Benchmark take: what a shuffled epoch from many data nodes costs as streams and by row numbers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The computation of the table of make bench-mlperf."""
+"""The computation of the table of make bench NAME=mlperf."""
 
 from __future__ import annotations
 

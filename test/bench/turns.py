@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-turns: the processor time of two versions of the server for the same work, in turns.
+"""Benchmark turns: the processor time of two versions of the server for the same work, in turns.
 
 Loads and streams: CPU seconds of the server. Epochs: CPU seconds per GB of server and loader. Answers: milliseconds.
 """

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-worlds: how long a rank waits for its batch when ranks come and go, at a round trip of 1 ms.
+"""Benchmark worlds: how long a rank waits for its batch when ranks come and go, at a round trip of 1 ms.
 
 torchft forms the quorum before; what is measured is Follow's part, which comes on top: from the call of next(), when
 the world is known, to the batch in hand.

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from client import Client
 from lake import ALL, Made, Selection
+
 from kit.ports import free_port
 
 # "local" is one process, "cluster" one per head and node; "grpc-go" is one process with the grpc-go transport.

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow.fs
+
 from kit.ports import free_port
 
 _START_LIMIT = 60.0

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import pytest
 from canon import difference, rows_of
 from client import Client
-from kit.ports import free_port
 from pyiceberg.catalog.rest import RestCatalog
 from server import Cache, Mode
 from stores import rest_catalog
 from tables import plain_rows
+
+from kit.ports import free_port
 
 Connect = Callable[[Cache], Client]
 

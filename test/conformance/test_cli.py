@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import pytest
 from lake import Made
-from kit.ports import free_port
 from server import Cache, Caches, Mode
+
+from kit.ports import free_port
 
 Table = Callable[[str], Made]
 

@@ -19,9 +19,10 @@ import pyarrow as pa
 import pytest
 from client import Client
 from lake import Lake, Made
-from kit.ports import free_port
 from server import Cache, s3_environment
 from stores import BUCKET, minio
+
+from kit.ports import free_port
 
 _LIMIT = 120.0
 _FILES = 5

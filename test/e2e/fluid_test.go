@@ -37,7 +37,7 @@ const severalContainers = "several-containers"
 
 // TestFluid follows files from the SDK to all containers of all pods: a first job waits until Fluid has made its claim, a second one uses the
 // same Dataset, and when the cache is idle nothing of it is left, neither objects nor mounts. The manager is killed while another job waits; so the
-// test is not parallel. FLUID_RUNS is the number of first and second jobs, for 'make bench-fluid'.
+// test is not parallel. FLUID_RUNS is the number of first and second jobs, for 'make bench NAME=fluid'.
 func TestFluid(t *testing.T) {
 	ns := namespace(t)
 	needsFluid(t)

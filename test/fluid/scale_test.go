@@ -24,7 +24,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// cachesAtOnce is the number of caches created at once; 'make bench-fluid' sets it to 200.
+// cachesAtOnce is the number of caches created at once; 'make bench NAME=fluid' sets it to 200.
 func cachesAtOnce(t *testing.T) int {
 	t.Helper()
 	text := cmp.Or(os.Getenv("FLUID_CACHES"), "10")

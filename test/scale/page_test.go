@@ -23,7 +23,7 @@ for each 100 pods.
 ## The object cache at the size of its model
 
 The [object cache](object-cache.md) is made after one that has 268 million objects on 55 nodes and answers 37,000 requests a second.
-` + "`make bench-objects`" + ` measures one node's objects, and what a request costs; [Performance](performance.md#object-cache) says what is assumed.
+` + "`make bench NAME=objects`" + ` measures one node's objects, and what a request costs; [Performance](performance.md#object-cache) says what is assumed.
 
 `
 	outro = `

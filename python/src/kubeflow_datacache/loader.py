@@ -52,7 +52,7 @@ _READY_SHARE = 4  # merged batches get 1/4, received messages the rest
 _AHEAD_SHARE = 2  # received messages get 1/2
 _MADE_SHARE = 4  # results get 1/4
 _BLOCK_SHARE = 16  # a block that is being merged gets 1/16, as its results may be many times as large
-# Connections of the ranks of a host to data nodes above which one reader costs less (make bench-host).
+# Connections of the ranks of a host to data nodes above which one reader costs less (make bench NAME=host).
 _MOST_CONNECTIONS = 256
 HostMade = tuple[Merge, RankSteps[Any] | None, Callable[[StepBlock], list[int]]]
 

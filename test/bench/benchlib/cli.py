@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of `make bench`: options, preparation, progress, the printed table and its JSON."""
+"""The command line of `make bench NAME=servers`: options, preparation, progress, the printed table and its JSON."""
 
 from __future__ import annotations
 

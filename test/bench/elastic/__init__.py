@@ -1,3 +1,3 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-elastic: which rows loaders lose and repeat when a training on filtered or mixed rows is resumed."""
+"""Benchmark elastic: which rows loaders lose and repeat when a training on filtered or mixed rows is resumed."""

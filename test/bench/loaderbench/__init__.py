@@ -1,3 +1,3 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of `make bench-loader`: tables, one module per loader, measurements in new processes, report."""
+"""The parts of `make bench NAME=loader`: tables, one module per loader, measurements in new processes, report."""

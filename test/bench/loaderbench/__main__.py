@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""`make bench-loader`: see README.md beside this package, or --help."""
+"""`make bench NAME=loader`: see README.md beside this package, or --help."""
 
 import sys
 

@@ -57,7 +57,7 @@ def main() -> None:
     sys.modules["dftracer"], sys.modules["dftracer.logger"] = ModuleType("dftracer"), logger
     sys.modules["tensorflow"] = ModuleType("tensorflow")  # DLIO imports it for profiles that it does not take here
 
-    from dlio_benchmark.main import DLIOBenchmark  # pyright: ignore[reportMissingImports] - by make bench-mlperf
+    from dlio_benchmark.main import DLIOBenchmark  # pyright: ignore[reportMissingImports] - by make bench NAME=mlperf
     from dlio_benchmark.utils.utility import DLIOMPI  # pyright: ignore[reportMissingImports] - as above
     from omegaconf import OmegaConf  # pyright: ignore[reportMissingImports] - as above
 

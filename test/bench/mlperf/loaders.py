@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from dlio_benchmark.common.enumerations import DataLoaderType  # pyright: ignore[reportMissingImports] - by make bench-mlperf
+from dlio_benchmark.common.enumerations import DataLoaderType  # pyright: ignore[reportMissingImports] - by make bench NAME=mlperf
 from dlio_benchmark.data_loader.base_data_loader import BaseDataLoader  # pyright: ignore[reportMissingImports] - as above
 
 from kubeflow_datacache import DataCache, World

@@ -25,7 +25,7 @@ from kubeflow_datacache.monitoring.stage_timer import StageTimer
 from kubeflow_datacache.order.epoch import RowIndices
 from kubeflow_datacache.stop import Stop
 
-# Measured with make bench-take, in nanoseconds of CPU time, client and servers together. A stream costs _WALK for each
+# In nanoseconds of CPU time, client and servers together, by make bench NAME=take. A stream costs _WALK for each
 # row and data node, as each node walks the whole share to find its rows. A row that is requested by its number costs
 # _ROW, and _BYTE for each of its bytes, more than a row of a stream from one node.
 _WALK: Final = 9.0
