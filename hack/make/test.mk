@@ -90,6 +90,14 @@ test-cluster: kube-tools scheduler-tools fluid-tools training-venv prometheus $(
 	@echo "==> test-cluster: go test -race on a real API server (about 5 min cold, 3 min after)"
 	$(call gotest,$(CLUSTER_PACKAGES),-short)
 
+# What pytest is called with: also by flaky, for any part of it.
+CONFORMANCE := $(PYTHON) -m pytest --rootdir test/conformance -c test/conformance/pytest.ini --server $(SERVER) --minio $(MINIO) --rest-catalog $(CATALOG) --java-flight $(JAVA_FLIGHT) --spark-jars $(SPARK_JARS)
+LOADER := $(TRAINING) -m pytest --rootdir python -c python/pyproject.toml --server $(SERVER) --rest-catalog $(CATALOG)
+
+.PHONY: flaky
+flaky: build venv training-venv clients-venv hub-venv browser prometheus $(PROMTOOL) ## Run TESTS='./cacheserver/... test/conformance/test_wire.py' N=20 times in random order, also with little processor time, and print how often each passed (hours for all; as root).
+	@FLAKY_CONFORMANCE='$(CONFORMANCE)' FLAKY_LOADER='$(LOADER)' $(PYTHON3) hack/flaky.py --runs $(or $(N),20) $(or $(TESTS),$(GO_PACKAGES) test/conformance python/tests)
+
 # Left out: the test that measures resident memory, which would measure the emulator's, and the object cache, whose tests run MinIO.
 .PHONY: test-arm64
 test-arm64: bootstrap ## The data plane's Go tests as arm64, emulated by qemu (about 10 min).
@@ -103,7 +111,7 @@ test-conformance: build venv spark-venv $(MINIO) $(CATALOG)/complete $(JAVA_FLIG
 	@hack/bootstrap clients
 	@echo "==> test: pytest against $(SERVER) (about 5 min)"
 	@hack/unless-passed $(CACHE)/passed ./cmd/cacheserver ./cmd/objectcache test/conformance test/golden hack/kit hack/spark test/kit/icetest $(LOCK) $(SPARK_LOCK) -- \
-		$(PYTHON) -m pytest test/conformance -m '$(if $(NIGHT),night,not night)' -rs --junitxml=$(REPORTS)/$@$(if $(NIGHT),-night).xml --server $(SERVER) --minio $(MINIO) --rest-catalog $(CATALOG) --java-flight $(JAVA_FLIGHT) --spark-jars $(SPARK_JARS) $(PYTEST)
+		$(CONFORMANCE) test/conformance -m '$(if $(NIGHT),night,not night)' -rs --junitxml=$(REPORTS)/$@$(if $(NIGHT),-night).xml $(PYTEST)
 	@echo "==> test: the benches' own arithmetic (seconds)"
 	@$(PYTHON) -m pytest test/bench -q -p no:cacheprovider
 
@@ -112,7 +120,7 @@ test-loader: build training-venv $(CATALOG)/complete ## The Python loader's part
 	@hack/bootstrap clients
 	@echo "==> test: the loader against $(SERVER) (about 4 min)"
 	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(LOADER_PARTS) runtimes test/golden -- \
-		$(TRAINING) -m pytest python/tests --ignore python/tests/examples --ignore python/tests/nightly --ignore python/tests/test_docs.py -m '$(if $(NIGHT),night,not night)' -rs --junitxml=$(REPORTS)/$@$(if $(NIGHT),-night).xml --rootdir python -c python/pyproject.toml --server $(SERVER) --rest-catalog $(CATALOG) $(PYTEST)
+		$(LOADER) python/tests --ignore python/tests/examples --ignore python/tests/nightly --ignore python/tests/test_docs.py -m '$(if $(NIGHT),night,not night)' -rs --junitxml=$(REPORTS)/$@$(if $(NIGHT),-night).xml $(PYTEST)
 
 .PHONY: test-examples
 test-examples: build examples-venv ## The loader in JAX, Ray Train, TRL, torchtitan, torchft, Megatron and pandas, its notebook, docs/frameworks.md (about 3 min, 1 more the first time; nothing to do while nothing changed).
