@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,6 +20,8 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blob"
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/container"
+
+	"github.com/kubeflow/datacache/internal/origin"
 )
 
 const azureDomain = "blob.core.windows.net"
@@ -92,15 +95,36 @@ func azureContainer(cfg Azure, account, base, name string, options *container.Cl
 		}
 		return container.NewClientWithSharedKeyCredential(base, key, options)
 	case sas != "":
+		if err := onlyAzure(cfg, base); err != nil {
+			return nil, err
+		}
 		return container.NewClientWithNoCredential(base+"?"+strings.TrimPrefix(sas, "?"), options)
 	case connection != "":
 		return container.NewClientFromConnectionString(connection, name, options)
+	}
+	if err := onlyAzure(cfg, base); err != nil {
+		return nil, err
 	}
 	token, err := azureToken(cfg, tokens)
 	if err != nil {
 		return nil, err
 	}
 	return container.NewClient(base, token, options)
+}
+
+// azureDomains are those of Azure's storage: its clouds, accounts in zones, and OneLake.
+var azureDomains = []string{".core.windows.net", ".core.chinacloudapi.cn", ".core.usgovcloudapi.net", ".core.cloudapi.de", ".storage.azure.net", ".fabric.microsoft.com"}
+
+// onlyAzure returns an error if a URI, which a table's files may have, would send tokens to a server that is neither Azure's nor configured.
+func onlyAzure(cfg Azure, base string) error {
+	u, err := url.Parse(base)
+	if err != nil {
+		return err
+	}
+	if cfg.Endpoint != "" || slices.ContainsFunc(azureDomains, func(domain string) bool { return strings.HasSuffix(u.Hostname(), domain) }) {
+		return nil
+	}
+	return fmt.Errorf("%s is no server of Azure's storage, %w: use an account of %s, or set adls.endpoint", u.Hostname(), origin.ErrElsewhere, strings.Join(azureDomains, ", "))
 }
 
 // azureToken returns the identity that requests tokens.

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeflow/datacache/internal/origin"
 )
 
 // azureServer imitates Azure's blob service with one blob: it has no suffix ranges and sends error codes in a header.
@@ -130,6 +132,19 @@ func TestAzureCredentials(t *testing.T) {
 			if srv.auth != tt.want {
 				t.Errorf("authorised by %q, want %q", srv.auth, tt.want)
 			}
+		})
+	}
+}
+
+// TestAzureTokensGoToAzure opens an object whose URI, as a table's files may have it, names a server that isn't Azure's.
+func TestAzureTokensGoToAzure(t *testing.T) {
+	for name, cfg := range map[string]Azure{
+		"identity": {TenantID: "t", ClientID: "c", ClientSecret: "s"},
+		"SAS":      {SASTokens: map[string]string{"": "sig=1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := New(Config{Azure: cfg}).Open(t.Context(), "abfss://box@acct.elsewhere.example/o")
+			checkError(t, err, origin.ErrElsewhere, []string{"acct.elsewhere.example is no server of Azure's storage", "adls.endpoint"})
 		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -90,7 +91,12 @@ func connect(ctx context.Context, store *objstore.Store, src Location, heard *an
 
 // Store returns the object store of the table that was loaded last, as the catalog configures it for an object of the table.
 func (c *Catalog) Store(object string) (*objstore.Store, error) {
-	reach, err := withProperties(c.store, c.heard.properties(object))
+	properties := c.heard.properties(object)
+	err := c.heard.keepCredentials(properties)
+	var reach *objstore.Store
+	if err == nil {
+		reach, err = withProperties(c.store, properties)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("object store as the catalog describes it: %w", err)
 	}
@@ -304,4 +310,34 @@ func (l *answerRecorder) properties(metadata string) map[string]string {
 		maps.Copy(merged, best.Config)
 	}
 	return merged
+}
+
+// endpoints are the properties that name an object store to which tokens are sent as they are, each with those of which a catalog must give one
+// together with it, and which are then used. Azure has none, since which of its credentials are used depends on the account. Amazon's endpoint needs
+// none: its requests carry signatures, which are of no use at another host.
+var endpoints = map[string][]string{
+	"gcs.service.host": {"gcs.oauth2.token", "gcs.no-auth"},
+	"gcs.endpoint":     {"gcs.oauth2.token", "gcs.no-auth"},
+	"adls.endpoint":    nil,
+}
+
+// keepCredentials returns an error if the catalog names an object store that would get this server's own credentials.
+func (l *answerRecorder) keepCredentials(properties map[string]string) error {
+	for name, given := range endpoints {
+		if properties[name] == "" || properties[name] == l.client[name] {
+			continue
+		}
+		gives := func(property string) bool {
+			return properties[property] != "" && properties[property] != l.client[property]
+		}
+		if slices.ContainsFunc(given, gives) {
+			continue
+		}
+		fix := "set it among the catalog's properties here"
+		if len(given) > 0 {
+			fix += ", or have the catalog give " + given[0] + " too"
+		}
+		return fmt.Errorf("property %s = %q: the catalog names a server, %w of this one: %s", name, properties[name], origin.ErrElsewhere, fix)
+	}
+	return nil
 }

@@ -122,7 +122,19 @@ func TestCatalogErrors(t *testing.T) {
 		"bad token":     {good, func(s *Location) { s.Properties["token"] = "wrong" }, []string{"connect to the catalog", "who are you"}},
 		"no answer":     {good, func(s *Location) { s.CatalogURI = "http://127.0.0.1:1" }, []string{"127.0.0.1:1", "check its URI"}},
 		"no metadata":   {restCatalog{content: good.content}, func(*Location) {}, []string{"names no metadata file"}},
-		"bad property":  {restCatalog{metadata: good.metadata, content: good.content, config: map[string]string{"s3.path-style-access": "perhaps"}}, func(*Location) {}, []string{"s3.path-style-access", "perhaps"}},
+		"another object store": {
+			restCatalog{metadata: "gs://b/t/metadata.json", content: good.content, config: map[string]string{"gcs.service.host": "https://elsewhere.example"}},
+			func(*Location) {}, []string{`gcs.service.host = "https://elsewhere.example"`, "gets no credentials", "gcs.oauth2.token"},
+		},
+		"another object store, with the user's token": {
+			restCatalog{metadata: "gs://b/t/metadata.json", content: good.content, config: map[string]string{"gcs.endpoint": "https://elsewhere.example"}},
+			func(s *Location) { s.Properties["gcs.oauth2.token"] = "own" }, []string{"gcs.endpoint", "gets no credentials"},
+		},
+		"another object store of Azure": {
+			restCatalog{metadata: "abfss://b@a/t/metadata.json", content: good.content, overrides: map[string]string{"adls.endpoint": "elsewhere.example"}},
+			func(*Location) {}, []string{`adls.endpoint = "elsewhere.example"`, "gets no credentials", "among the catalog's properties"},
+		},
+		"bad property": {restCatalog{metadata: good.metadata, content: good.content, config: map[string]string{"s3.path-style-access": "perhaps"}}, func(*Location) {}, []string{"s3.path-style-access", "perhaps"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -206,6 +218,25 @@ func TestCatalogThatStalls(t *testing.T) {
 			wantError(t, err, "the catalog does not answer", server.URL, tt.want)
 			if got := s.Retry(err); got != source.Soon {
 				t.Errorf("%v is tried again %v, want %v", err, got, source.Soon)
+			}
+		})
+	}
+}
+
+// TestObjectStoreOfTheCatalog accepts the object stores that a catalog names together with credentials, and those that the user names.
+func TestObjectStoreOfTheCatalog(t *testing.T) {
+	for name, of := range map[string]struct{ own, given map[string]string }{
+		"with a token":          {given: map[string]string{"gcs.service.host": "https://h", "gcs.oauth2.token": "t"}},
+		"without credentials":   {given: map[string]string{"gcs.service.host": "https://h", "gcs.no-auth": "true"}},
+		"that the user names":   {own: map[string]string{"gcs.service.host": "https://h"}},
+		"that both name":        {own: map[string]string{"gcs.service.host": "https://h"}, given: map[string]string{"gcs.service.host": "https://h"}},
+		"of Amazon's interface": {given: map[string]string{"s3.endpoint": "https://h"}},
+		"with nothing to say":   {given: map[string]string{"a": "b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &answerRecorder{client: of.own, table: of.given}
+			if err := l.keepCredentials(l.properties("gs://b/o")); err != nil {
+				t.Error(err)
 			}
 		})
 	}
