@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle of the order of epochs and mixtures (docs/order.md), in plain Python integers."""
+"""The oracle of the order of epochs and mixtures (docs/order.md), in plain integers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 WORD = 1 << 64
 GOLD = 0x9E3779B97F4A7C15
@@ -48,6 +50,19 @@ class Permutation:
         """The position of element y."""
         return self._walk(y, forwards=False)
 
+    def all(self) -> list[int]:
+        """The elements at all positions: [at(0), ..., at(n - 1)]."""
+        if self.n == 1:
+            return [0]
+        domain = np.arange(1 << (self.high_bits + self.low_bits), dtype=np.uint64)
+        images: list[int] = self._rounds(domain, forwards=True).tolist()
+        out = images[: self.n]
+        for x, image in enumerate(out):
+            while image >= self.n:  # all walks together are no longer than the list of images
+                image = images[image]
+            out[x] = image
+        return out
+
     def _walk(self, x: int, *, forwards: bool) -> int:
         if self.n == 1:
             return 0
@@ -56,7 +71,8 @@ class Permutation:
             x = self._rounds(x, forwards=forwards)
         return x
 
-    def _rounds(self, x: int, *, forwards: bool) -> int:
+    def _rounds(self, x: Any, *, forwards: bool) -> Any:
+        """The network of x: an integer, or an array of 64-bit integers."""
         left, right = divmod(x, 1 << self.low_bits)
         for i in range(8) if forwards else range(7, -1, -1):
             if i % 2 == 0:
@@ -65,8 +81,8 @@ class Permutation:
                 right ^= self._f(left, i) % (1 << self.low_bits)
         return (left << self.low_bits) + right
 
-    def _f(self, half: int, i: int) -> int:
-        return (half ^ self.keys[i]) * 0xD6E8FEB86659FD93 % WORD >> 32
+    def _f(self, half: Any, i: int) -> Any:
+        return ((half ^ self.keys[i]) * 0xD6E8FEB86659FD93 & (WORD - 1)) >> 32
 
 
 class Step(NamedTuple):
@@ -103,16 +119,14 @@ class Epoch:
         if self.order == 2:
             return self._laned()
         clumps = -(-self.rows // self.clump)
-        p = Permutation(clumps, self.seed, self.epoch)
-        first = [p.at(i) * self.clump for i in range(clumps)]
+        first = [clump * self.clump for clump in Permutation(clumps, self.seed, self.epoch).all()]
         of_clumps = [list(range(start, min(start + self.clump, self.rows))) for start in first]
         if self.window == 0:
             return list(itertools.chain(*of_clumps))
         out: list[int] = []
         for i, begin in enumerate(range(0, clumps, self.window)):
             rows = list(itertools.chain(*of_clumps[begin : begin + self.window]))
-            within = Permutation(len(rows), *self._keys_of_window(i))
-            out += [rows[within.at(x)] for x in range(len(rows))]
+            out += [rows[x] for x in Permutation(len(rows), *self._keys_of_window(i)).all()]
         return out
 
     def _keys_of_window(self, i: int) -> tuple[int, int]:
@@ -146,9 +160,8 @@ class Epoch:
         if not self.shuffle:
             return position
         clumps = -(-self.rows // self.clump)
-        p = Permutation(clumps, self.seed, self.epoch)
         missing = clumps * self.clump - self.rows
-        short = p.inverse(clumps - 1)  # of the sequence, the clump that is short
+        short = _inverse(clumps, self.seed, self.epoch, clumps - 1)  # of the sequence, the clump that is short
         if self.window:
 
             def start(i: int) -> int:
@@ -158,11 +171,10 @@ class Epoch:
 
             i = position // (self.window * self.clump)
             i += start(i + 1) <= position
-            within = Permutation(start(i + 1) - start(i), *self._keys_of_window(i))
-            position = start(i) + within.at(position - start(i))
+            position = start(i) + permuted(start(i + 1) - start(i), *self._keys_of_window(i), position - start(i))
         if position >= (short + 1) * self.clump - missing:
             position += missing
-        return p.at(position // self.clump) * self.clump + position % self.clump
+        return permuted(clumps, self.seed, self.epoch, position // self.clump) * self.clump + position % self.clump
 
     def steps(self) -> int:
         """The number of steps of every rank."""
@@ -170,7 +182,8 @@ class Epoch:
 
     def share(self) -> list[Step]:
         """The steps of this worker, from start_step on."""
-        sequence, out = self.sequence(), []
+        of_all = replace(self, tail="keep", rank=0, world=1, worker=0, workers=1, start_step=0)
+        sequence, out = _sequence(of_all), []
         for number in range(self.start_step, self.steps()):
             if number % self.workers != self.worker:
                 continue
@@ -189,7 +202,7 @@ class Epoch:
         return replace(self, rank=rank, world=world)
 
 
-SMALL = 4096  # up to this size, whole permutations and sequences are kept: a single element may take as many rounds
+SMALL = 1 << 14  # up to this size, whole permutations are kept: a single element may take as many rounds
 
 
 def permuted(n: int, seed: int, epoch: int, x: int) -> int:
@@ -197,18 +210,17 @@ def permuted(n: int, seed: int, epoch: int, x: int) -> int:
     return _elements(n, seed, epoch)[x] if n <= SMALL else Permutation(n, seed, epoch).at(x)
 
 
-@functools.lru_cache(2048)
+@functools.lru_cache(256)
+def _inverse(n: int, seed: int, epoch: int, y: int) -> int:
+    return Permutation(n, seed, epoch).inverse(y)
+
+
+@functools.lru_cache(256)
 def _elements(n: int, seed: int, epoch: int) -> list[int]:
-    p = Permutation(n, seed, epoch)
-    return [p.at(x) for x in range(n)]
+    return Permutation(n, seed, epoch).all()
 
 
-def sequence_row(epoch: Epoch, position: int) -> int:
-    """The row at a position of an epoch."""
-    return _sequence(epoch)[position] if epoch.rows <= SMALL else epoch.row(position)
-
-
-_sequence = functools.lru_cache(2048)(Epoch.sequence)
+_sequence = functools.lru_cache(256)(Epoch.sequence)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,10 +302,8 @@ class Mixture:
         rows = self.parts[part][0]
         epoch, position = divmod(k, rows)
         seed = mix((self.seed + GOLD * (part + 2)) % WORD)
-        return sequence_row(
-            Epoch(rows=rows, seed=seed, epoch=epoch, shuffle=self.shuffle, clump=self.clump, window=self.window),
-            position,
-        )
+        order = Epoch(rows=rows, seed=seed, epoch=epoch, shuffle=self.shuffle, clump=self.clump, window=self.window)
+        return order.row(position)
 
     def steps(self) -> int:
         """The number of steps of every rank."""

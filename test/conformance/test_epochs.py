@@ -70,6 +70,7 @@ class TestOracle:
     def test_a_permutation_is_a_bijection(self, n: int) -> None:
         p = Permutation(n, 5, 6)
         images = [p.at(x) for x in range(n)]
+        assert p.all() == images
         assert sorted(images) == list(range(n))
         assert [p.inverse(y) for y in images] == list(range(n))
 
