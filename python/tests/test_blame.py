@@ -133,7 +133,7 @@ def test_a_slow_client(real: Cache, connect: Callable[..., DataCache]) -> None:
     assert loader.stats().bottleneck == "consumer", loader.stats()
 
 
-@pytest.mark.parametrize("transport", ["h2", "grpc"])
+@pytest.mark.parametrize("transport", ["h2", pytest.param("grpc", marks=pytest.mark.night)])
 @pytest.mark.parametrize("ask", ["rows", "status"])
 def test_a_frozen_server_is_given_up_after_the_time_asked_for(
     real: Cache, connect: Callable[..., DataCache], monkeypatch: pytest.MonkeyPatch, ask: str, transport: str

@@ -56,6 +56,7 @@ def cache(server: Path, proxy: Proxy, tmp_path: Path) -> Iterator[Cache]:
     caches.close()
 
 
+@pytest.mark.night
 def test_random_kills_while_a_dataset_is_committed(cache: Cache, proxy: Proxy, chance: Chance) -> None:
     table = RestCatalog("tests", uri=f"http://{proxy.catalog}").create_table("db.t", SCHEMA)
     made: dict[int, Committed] = {}

@@ -193,10 +193,11 @@ def check(plan: Schedule, committed: Committed) -> None:
             assert pa.Table.from_batches(got) == pa.Table.from_batches([rows_of(rows)])
 
 
-def test_no_row_is_lost_repeated_or_moved(chance: Chance, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.night)])
+def test_no_row_is_lost_repeated_or_moved(chance: Chance, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(retry, "_FIRST", 0.002)  # seconds; short, as the peer recovers at once and breaks are many
     seen: Counter[str] = Counter()
-    for number, rng in chance.schedules(200):
+    for number, rng in chance.schedules(count):
         plan = schedule(number, rng)
         table = Table.random(plan.rows, rng)
         transport = rng.choice(get_args(Transport))
@@ -206,7 +207,8 @@ def test_no_row_is_lost_repeated_or_moved(chance: Chance, monkeypatch: pytest.Mo
         seen.update({**plan.traits(), "steps": len(committed), "reconnects": reconnects, f"over {transport}": 1})
     summary = ", ".join(f"{count} {name}" for name, count in seen.most_common())
     chance.note(f"committed rows, no mismatch: {summary}")
-    assert chance.only is not None or all(seen.values()), f"the schedules left something out: {summary}"
+    few = chance.only is not None or count < 200
+    assert few or all(seen.values()), f"the schedules left something out: {summary}"
 
 
 def disturb(peer: Peer, rng: random.Random, in_mid_epoch: bool) -> None:

@@ -45,7 +45,7 @@ def loading(store: SlowStore, server: Path, tmp_path: Path) -> Iterator[Cache]:
     cache.stop()
 
 
-@pytest.mark.parametrize("transport", ["h2", "grpc"])
+@pytest.mark.parametrize("transport", ["h2", pytest.param("grpc", marks=pytest.mark.night)])
 @pytest.mark.parametrize(
     "options",
     [
@@ -94,7 +94,11 @@ def wide(store: SlowStore, server: Path, tmp_path: Path) -> Iterator[Cache]:
 
 @pytest.mark.parametrize(
     "options",
-    [{"shuffle": False}, {}, {"clump": 500, "window": 4}],
+    [
+        pytest.param({"shuffle": False}, marks=pytest.mark.night),
+        pytest.param({}, marks=pytest.mark.night),
+        {"clump": 500, "window": 4},
+    ],
     ids=["in order", "shuffled", "windows"],
 )
 def test_rows_of_spill_files_while_they_are_written(wide: Cache, connect: Connect, options: dict[str, Any]) -> None:

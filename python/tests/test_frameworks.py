@@ -57,13 +57,14 @@ def test_two_epochs_and_a_checkpoint(endpoint: str, kind: str, tmp_path: Path) -
     assert own == [steps(0, 1), steps(0, 1)[SAVED:]]
 
 
-@pytest.mark.parametrize("kind", ["lightning", "accelerate"])
+@pytest.mark.parametrize("kind", [pytest.param("lightning", marks=pytest.mark.night), "accelerate"])
 def test_a_checkpoint_of_two_ranks_resumes_with_one(endpoint: str, kind: str, tmp_path: Path) -> None:
     for rank, own in enumerate(train(endpoint, kind, 2, 0, tmp_path, [False])):
         assert own == [steps(rank, 2)]
     assert train(endpoint, kind, 1, 0, tmp_path, [True]) == [[steps(0, 1)[SAVED:]]]
 
 
+@pytest.mark.night
 def test_two_ranks_of_hugging_faces_trainer(endpoint: str, tmp_path: Path) -> None:
     """examples/test_trl.py resumes its trainings with other numbers of ranks."""
     for rank, own in enumerate(train(endpoint, "huggingface", 2, 0, tmp_path, [False, True])):

@@ -259,7 +259,12 @@ def test_which_ranks_share_connections(endpoint: str) -> None:
 
 @pytest.mark.parametrize(
     ("own", "places"),
-    [({}, [{}, {}]), (PACKED, [{}, {}]), (BALANCED, [{}, {}]), ({"size": 4, "local": 2}, [{"rank": 2}, {"rank": 3}])],
+    [
+        ({}, [{}, {}]),
+        pytest.param(PACKED, [{}, {}], marks=pytest.mark.night),
+        pytest.param(BALANCED, [{}, {}], marks=pytest.mark.night),
+        ({"size": 4, "local": 2}, [{"rank": 2}, {"rank": 3}]),
+    ],
     ids=["rows", "packs", "balanced", "consecutive ranks"],
 )
 def test_a_killed_reader(host: Host, endpoint: str, chance: Chance, own: dict[str, Any], places: list[Any]) -> None:

@@ -34,11 +34,11 @@ WHOLE = Share()
     ("rows", "count", "transport", "numbered"),
     [
         (ROWS, 2, "h2", False),
-        (9_973, 1, "grpc", False),
-        (9_973, 1, "h2", False),
-        (1, 1, "h2", False),
-        (0, 1, "grpc", False),
-        (ROWS, 1, "h2", True),
+        pytest.param(9_973, 1, "grpc", False, marks=pytest.mark.night),
+        pytest.param(9_973, 1, "h2", False, marks=pytest.mark.night),
+        pytest.param(1, 1, "h2", False, marks=pytest.mark.night),
+        pytest.param(0, 1, "grpc", False, marks=pytest.mark.night),
+        pytest.param(ROWS, 1, "h2", True, marks=pytest.mark.night),
         (9_973, 1, "grpc", True),
     ],
 )
@@ -67,7 +67,7 @@ def test_no_row_is_lost_when_servers_are_lost(
     assert rows < ROWS or seen["reconnects"] > 0, "no kill has hit a stream"
 
 
-@pytest.mark.parametrize("numbered", [False, True])
+@pytest.mark.parametrize("numbered", [False, pytest.param(True, marks=pytest.mark.night)])
 def test_no_row_is_lost_from_spill_files(
     server: Path, tmp_path: Path, connect: Connect, chance: Chance, monkeypatch: pytest.MonkeyPatch, numbered: bool
 ) -> None:
@@ -89,7 +89,10 @@ def test_no_row_is_lost_from_spill_files(
     assert "a chunk is decoded again" in "".join(log.read_text() for log in tmp_path.glob("node-*.log"))
 
 
-@pytest.mark.parametrize(("window", "spilled"), [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize(
+    ("window", "spilled"),
+    [*(pytest.param(window, False, marks=pytest.mark.night) for window in (0, 2)), (2, True)],
+)
 def test_no_row_is_lost_while_the_table_loads(
     server: Path,
     tmp_path: Path,

@@ -19,6 +19,7 @@ TRAININGS = [
 ]  # fmt: skip
 
 
+@pytest.mark.night
 def test_losses_with_any_number_of_ranks(server: Path, tmp_path: Path) -> None:
     with small_cache(server, tmp_path, ROWS) as endpoint:
         done = run_script("losses.py", endpoint, TRAININGS)

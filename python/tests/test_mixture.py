@@ -113,10 +113,13 @@ def test_every_batch_is_the_oracles(
         loader.close()
 
 
-def test_no_row_is_lost_or_moved_when_streams_break(chance: Chance, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [4, pytest.param(12, marks=pytest.mark.night)])
+def test_no_row_is_lost_or_moved_when_streams_break(
+    chance: Chance, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     monkeypatch.setattr(retry, "_FIRST", 0.002)  # seconds; short, as the peers recover at once
     reconnects = 0
-    for _, rng in chance.schedules(12):
+    for _, rng in chance.schedules(count):
         reconnects += _train(rng)
     chance.note(f"mixtures: {reconnects} reconnects, no mismatch")
     assert reconnects > 0 or chance.only is not None

@@ -23,6 +23,7 @@ ROWS = {"web": 9_973, "code": 3_001}
 LOW = 500  # the filter of code leaves the rows from here on
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("numbered", [False, True])
 def test_no_row_of_a_mixture_is_lost_when_servers_are_lost(
     server: Path, tmp_path: Path, chance: Chance, monkeypatch: pytest.MonkeyPatch, numbered: bool

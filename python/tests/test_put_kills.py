@@ -116,6 +116,7 @@ class Round:
         return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("keep", ["memory", "disk", "replica"])
 def test_random_kills(keep: str, server: Path, chance: Chance, tmp_path: Path) -> None:
     caches = Caches(server, tmp_path / "logs")

@@ -44,7 +44,7 @@ print(json.dumps(out))
 """
 
 
-@pytest.mark.parametrize(("world", "workers"), [(1, 1), (3, 1), (2, 4), (9, 2)])
+@pytest.mark.parametrize(("world", "workers"), [(1, 1), (3, 1), (2, 4), pytest.param(9, 2, marks=pytest.mark.night)])
 def test_every_state_of_an_epoch_goes_on_in_a_fresh_process(
     peer: Peer, cache: DataCache, world: int, workers: int
 ) -> None:

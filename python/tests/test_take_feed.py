@@ -125,12 +125,13 @@ def test_a_run_whose_requests_could_not_be_sent_is_requested_again() -> None:
     assert feed.reconnects == 1
 
 
+@pytest.mark.parametrize("count", [2, pytest.param(6, marks=pytest.mark.night)])
 @pytest.mark.parametrize("kind", ["table", "mixture"])
 def test_batches_by_row_numbers_are_those_of_streams(
-    caches: dict[str, Cache], connect: Connect, chance: Chance, monkeypatch: pytest.MonkeyPatch, kind: str
+    caches: dict[str, Cache], connect: Connect, chance: Chance, monkeypatch: pytest.MonkeyPatch, kind: str, count: int
 ) -> None:
     parts = {name: connect(cache.endpoint) for name, cache in caches.items()}
-    for number, rng in chance.schedules(6):
+    for number, rng in chance.schedules(count):
         make = _mixture(parts, rng) if kind == "mixture" else _loader(parts["web"], rng)
         numbered = number % 2 == 0
         state, done = None, 0

@@ -36,7 +36,8 @@ BEFORE: list[tuple[Kind, int, dict[str, Any]]] = [
 ]
 
 
-def test_every_state_of_an_epoch_goes_on_elsewhere(endpoint: str) -> None:
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.night)])
+def test_every_state_of_an_epoch_goes_on_elsewhere(endpoint: str, every: int) -> None:
     before = [
         Job(kind=kind, dataset=OPTIONS, rank=1, world=2, workers=workers, options=options, epochs=(0, 3), save=True)
         for kind, workers, options in BEFORE
@@ -44,9 +45,9 @@ def test_every_state_of_an_epoch_goes_on_elsewhere(endpoint: str) -> None:
     # All ranks of another world, with another number of workers, in a new process. After the rest of the epoch comes
     # epoch 4.
     rest: list[tuple[Job, int]] = []
-    for job, done in zip(before, train(endpoint, before), strict=True):
+    for number, (job, done) in enumerate(zip(before, train(endpoint, before), strict=True)):
         assert len(done.states) == STEPS
-        for step, state in enumerate(done.states):
+        for step, state in list(enumerate(done.states))[number % every :: every]:
             rank = (step + job.workers) % 3
             workers = (4, 1, 0)[step % 3]
             again = Job(kind=job.kind, dataset=OPTIONS, rank=rank, world=3, workers=workers, state=state, epochs=(3, 4))
@@ -56,12 +57,13 @@ def test_every_state_of_an_epoch_goes_on_elsewhere(endpoint: str) -> None:
         assert done.epochs == want, f"from the state after step {step}: {job}"
 
 
-def test_torchdatas_own_load_state_dict(endpoint: str) -> None:
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.night)])
+def test_torchdatas_own_load_state_dict(endpoint: str, every: int) -> None:
     """StatefulDataLoader.load_state_dict, with the same number of workers in another world."""
     before = [Job(kind="stateful", dataset=OPTIONS, workers=workers, epochs=(2,), save=True) for workers in (0, 2)]
     rest: list[tuple[Job, int]] = []
     for job, done in zip(before, train(endpoint, before), strict=True):
-        for step, state in enumerate(done.states[:-1]):
+        for step, state in list(enumerate(done.states[:-1]))[::every]:
             rest.append((replace(job, rank=1, world=2, state=state, native=True, save=False), step))
     for (job, step), done in zip(rest, train(endpoint, [job for job, _ in rest]), strict=True):
         assert done.epochs == [steps_of(OPTIONS, 2, 1, 2)[step + 1 :]], f"from the state after step {step}: {job}"

@@ -59,7 +59,9 @@ def table(lake: Lake) -> Callable[[str], Made]:
 
 
 # Test modules that also run against the grpc-go transport, as they check bytes on the wire; rows do not depend on it.
-_ON_EVERY_TRANSPORT = ("test_wire", "test_tickets", "test_tls", "test_readers", "test_puts")
+# All messages are those of test_wire, so that the gate needs no more of them than that module.
+_ON_EVERY_TRANSPORT = ("test_wire", "test_tls")
+_ON_EVERY_TRANSPORT_BY_NIGHT = ("test_tickets", "test_readers", "test_puts")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -70,7 +72,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         others = ("polars", "spark", "datasets") if "DATACACHE_FOLDERS_PYTHON" in os.environ else ()
         metafunc.parametrize("writer", ("pyarrow", "duckdb", *others))
     if "mode" in metafunc.fixturenames:
-        modes = WIRE_MODES if metafunc.definition.path.stem in _ON_EVERY_TRANSPORT else MODES
+        modes, module = MODES, metafunc.definition.path.stem
+        if module in _ON_EVERY_TRANSPORT:
+            modes = WIRE_MODES
+        if module in _ON_EVERY_TRANSPORT_BY_NIGHT:
+            others = [mode for mode in WIRE_MODES if mode not in MODES]
+            modes = [*MODES, *(pytest.param(mode, marks=pytest.mark.night) for mode in others)]
         metafunc.parametrize("mode", modes, indirect=True, scope="session")
 
 

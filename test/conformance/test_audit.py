@@ -225,7 +225,7 @@ class TestALoad:
 AGAINST = Path(__file__).parents[2] / "docs/examples/against.py"
 
 
-@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.night)])
 def test_the_script_of_the_docs_compares_an_audit_with_another_engine(
     engine: str, table: Table, caches: Caches
 ) -> None:

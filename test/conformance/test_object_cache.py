@@ -150,6 +150,7 @@ class Load:
     sent: float
 
 
+@pytest.mark.night
 def test_a_second_load_reads_nothing_from_the_bucket(
     origin: Origin,
     object_caches: ObjectCaches,

@@ -33,6 +33,8 @@ TABLES = [
     "hive_decimal", "hive_date", "hive_string", "decimal_twins", "hive_twins", "empty_string", "uuid_twins", "floats", "float_files", "float_widened", "int96", "codecs_iceberg",
     "codecs_spark", "defaults", *upserts.TABLES,
 ]  # fmt: skip
+pytestmark = pytest.mark.night
+
 LINEAGE = ("_row_id", "_last_updated_sequence_number")
 
 Connect = Callable[[Cache], Client]

@@ -115,6 +115,7 @@ def test_memory_for_a_tenth_of_the_rows(
     assert epoch(got, 1).equals(epoch(want, 1))
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("seed", seeds(2))
 def test_flipped_bytes_are_never_served(
     private: Callable[..., Cache], connect: Connect, folder: Path, tmp_path: Path, seed: int

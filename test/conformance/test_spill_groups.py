@@ -45,7 +45,9 @@ def limited(private: Private, where: str, memory: int, spill: Path, **env: str) 
     return private(["--files", where], nodes=1, env=env)
 
 
-@pytest.mark.parametrize("compression", ["none", "zstd", "snappy"])
+@pytest.mark.parametrize(
+    "compression", ["zstd", *(pytest.param(name, marks=pytest.mark.night) for name in ("none", "snappy"))]
+)
 def test_a_row_group_larger_than_the_memory(
     private: Private, connect: Connect, bucket: Lake, tmp_path: Path, compression: str
 ) -> None:

@@ -64,6 +64,7 @@ def test_each_row_is_read_once_an_epoch(
         assert read < 1.3 * stored, f"epoch {number} read {read:.0f} bytes for {stored} of rows"
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("seed", seeds(2))
 def test_flipped_bytes_of_long_rows_are_never_served(
     private: Callable[..., Cache], connect: Connect, folder: Path, tmp_path: Path, seed: int
