@@ -61,7 +61,7 @@ func TestGoldenLanes(t *testing.T) {
 // TestLanesAreExact reads random epochs in order version 2, by the ranks of a random world: every row comes once, every step is whole, is the
 // same for every world, and takes from each range in proportion, and a rank reads few ranges. LANES_CASES is the number of epochs.
 func TestLanesAreExact(t *testing.T) {
-	cases, rng := setting(t, "LANES_CASES", 25), seedtest.New(t)
+	cases, rng := setting(t, "LANES_CASES", seedtest.Cases[uint64](10, 25)), seedtest.New(t)
 	for range cases {
 		batch := leastLaned + rng.Uint64N(100)
 		e := Epoch{Rows: rng.Uint64N(3000), Seed: rng.Uint64(), Number: rng.Uint64N(9), Shuffle: true, Clump: 1 + rng.Uint64N(3), Window: rng.Uint64N(9), GlobalBatch: batch, Tail: []Tail{Drop, Pad, Keep}[rng.IntN(3)], Lanes: true}

@@ -176,7 +176,7 @@ func TestMixEqualsPlainReference(t *testing.T) {
 func TestSparsePartEqualsPlainReference(t *testing.T) {
 	rng := seedtest.New(t)
 	rows := 0
-	for range 500 {
+	for range seedtest.Cases(200, 500) {
 		m := Mix{
 			Part: 1, Unit: []Unit{RowUnit, BatchUnit}[rng.IntN(2)],
 			Parts: []Part{{5, []uint64{sparseFrom + rng.Uint64N(100), 3}}, {1 + rng.Uint64N(9), []uint64{1 + rng.Uint64N(2), 0}}, {7, []uint64{3 * sparseFrom, 1}}},
@@ -208,7 +208,7 @@ func TestSparsePartEqualsPlainReference(t *testing.T) {
 // draws of part i, and that each part's rows come in whole epochs.
 func TestLawOfMixtures(t *testing.T) {
 	rng := seedtest.New(t)
-	for range 60 {
+	for range seedtest.Cases(20, 60) {
 		e, m, _ := randomMix(rng)
 		if m.unit(e) > 12 {
 			m.Unit = RowUnit // phases stay multiples of the sums of weights

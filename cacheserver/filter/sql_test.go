@@ -195,7 +195,7 @@ func wanted(rows []row, c condition) []int64 {
 func TestFiltersEqualSQL(t *testing.T) {
 	rng := seedtest.New(t)
 	columns, fields := sources(), allTypes()
-	for range 3000 {
+	for range seedtest.Cases(800, 3000) {
 		rows := randomRows(rng, columns, 0, 40)
 		c := randomClause(rng, columns, rng.IntN(5))
 		f, err := Parse(c.text, fields)

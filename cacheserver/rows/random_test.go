@@ -8,12 +8,14 @@ import (
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // FuzzRows compares Range and Gather over random schemas and rows with arrow-go's slice, concatenate and take. A plain test run uses
 // the first seeds, -fuzz any others.
 func FuzzRows(f *testing.F) {
-	for seed := range uint64(50) {
+	for seed := range seedtest.Cases[uint64](20, 50) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) {

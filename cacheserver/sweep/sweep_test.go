@@ -246,6 +246,9 @@ func TestStreamsGetTheirRows(t *testing.T) {
 
 // TestRevolutionsServeAllParts checks how often the chunks are passed in an epoch: once for as many parts as are planned to be incomplete.
 func TestRevolutionsServeAllParts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make nightly runs it")
+	}
 	for _, test := range []struct{ pinned, memory float64 }{{0, 0.5}, {0.7, 0.2}} {
 		t.Run(fmt.Sprintf("pinned %g, memory %g", test.pinned, test.memory), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(2, 49))

@@ -168,6 +168,9 @@ func TestEnvoySpreadsBatches(t *testing.T) {
 // TestEnvoyMembersChangeUnderLoad removes and adds an endpoint while clients write: all writes must succeed. An object cache learns
 // last that it is no longer a member, and first that it is one again, so that none is asked for what it may not answer.
 func TestEnvoyMembersChangeUnderLoad(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make nightly runs it")
+	}
 	t.Parallel()
 	f := startFleet(t)
 	e := startEnvoy(t, f.xds["a"], f.listener, "")

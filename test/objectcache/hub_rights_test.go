@@ -107,6 +107,9 @@ func TestHubRights(t *testing.T) {
 
 // TestHubRevokedToken checks that a token that the hub revoked reads for at most a minute.
 func TestHubRevokedToken(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make nightly runs it")
+	}
 	t.Parallel()
 	secret := private("acme/secret", 1000, hubToken)
 	hub := hubtest.Start(t, secret)

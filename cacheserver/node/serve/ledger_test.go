@@ -23,7 +23,7 @@ const ledgerSchedules = 2000
 // workers and data nodes. In each epoch, every row of the selection is read exactly once.
 func TestEveryChosenRowOnce(t *testing.T) {
 	r := seedtest.New(t)
-	for range ledgerSchedules {
+	for range seedtest.Cases(300, ledgerSchedules) {
 		c := randomSelection(r)
 		want := c.selected(t)
 		c.Want.Rows = uint64(len(want))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // Slots and values of Message.fbs and Schema.fbs.
@@ -195,7 +196,7 @@ func FuzzSchemas(f *testing.F) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		originals = append(originals, rows.SchemaHeader(all[name]))
 	}
-	for seed := range uint64(2000) {
+	for seed := range seedtest.Cases[uint64](300, 2000) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) {

@@ -29,6 +29,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/test/kit/parquettest"
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // hostileSchema has a column of each kind that is read in a way of its own.
@@ -165,7 +166,7 @@ const (
 // the file is refused, or all its rows are those that arrow-go reads; never with a panic, and within a bound of memory. A plain test run uses
 // the first seeds, -fuzz any others.
 func FuzzHostileFiles(f *testing.F) {
-	for seed := range uint64(200) {
+	for seed := range seedtest.Cases[uint64](40, 200) {
 		f.Add(seed)
 	}
 	for _, seed := range []uint64{298, 1125, 1271, 1911, 5064} { // that found defects

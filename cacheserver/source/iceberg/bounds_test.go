@@ -42,13 +42,13 @@ func TestMetadataBombs(t *testing.T) {
 	for name, write := range map[string]func(f *os.File){
 		"large.metadata.json":   func(f *os.File) { _ = f.Truncate(100 << 20) },
 		"deep.metadata.json":    func(f *os.File) { _, _ = io.WriteString(f, deep) },
-		"bomb.gz.metadata.json": func(f *os.File) { spaces(gzip.NewWriter(f), 200) },
+		"bomb.gz.metadata.json": func(f *os.File) { spaces(gzip.NewWriter(f), 100) },
 		"bomb.zstd.metadata.json": func(f *os.File) {
 			z, err := zstd.NewWriter(f)
 			if err != nil {
 				t.Fatal(err)
 			}
-			spaces(z, 1500)
+			spaces(z, 600)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -94,7 +94,7 @@ func TestPieces(t *testing.T) {
 				tbl := openTable(t, location, Selection{Filter: filter})
 				splits := planOf(t, tbl)
 				want := inOrder(t, tbl, splits)
-				for range 5 {
+				for range seedtest.Cases(2, 5) {
 					if diff := cmp.Diff(want, inOrder(t, openTable(t, location, Selection{Filter: filter}), cutAnywhere(random, splits))); diff != "" {
 						t.Fatalf("rows (-whole +pieces):\n%.2000s", diff)
 					}

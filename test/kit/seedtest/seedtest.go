@@ -67,6 +67,14 @@ func New(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(Seed(t), 0))
 }
 
+// Cases returns how many random cases a test draws: gate with the flag -short, as CI has it for each change, and night without.
+func Cases[N int | uint64](gate, night N) N {
+	if testing.Short() {
+		return gate
+	}
+	return night
+}
+
 // Seeds returns n consecutive seeds from Seed on, for a test that loops over them. The seeds with which the test once failed follow, unless the
 // environment variable is a number, which repeats a run.
 func Seeds(t testing.TB, n uint64, failed ...uint64) []uint64 {
