@@ -5,18 +5,17 @@
 from __future__ import annotations
 
 import signal
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from chance import Chance
+from kit.deadline import limit
 from pyiceberg.catalog.rest import RestCatalog
 from server import Cache, Caches
 
-from catalog_proxy import Proxy, deny, drop, late, lose
+from catalog_proxy import FAULTS, Proxy, killing
 from kubeflow_datacache import Committed, DataCache, RefusedError, commit, put
 from stores import rest_catalog
 
@@ -60,20 +59,22 @@ def cache(server: Path, proxy: Proxy, tmp_path: Path) -> Iterator[Cache]:
 def test_random_kills_while_a_dataset_is_committed(cache: Cache, proxy: Proxy, chance: Chance) -> None:
     table = RestCatalog("tests", uri=f"http://{proxy.catalog}").create_table("db.t", SCHEMA)
     made: dict[int, Committed] = {}
-    with DataCache(cache.endpoint, retry_seconds=60) as client:
+    with DataCache(cache.endpoint, retry_seconds=limit()) as client:
         for number, rng in chance.schedules(KILLS):
             published = put(client, "a", rows_of(number), parts=4, mode="replace", progress=False)
-            proxy.next = [rng.choice([lose, drop, deny, late]) for _ in range(rng.randrange(3))]
-            name = rng.choice(list(cache.processes))
+            name, killed = rng.choice(list(cache.processes)), list[str]()
 
-            def kill(name: str = name, after: float = rng.random() ** 2) -> None:
-                time.sleep(after)
+            def kill(name: str = name, killed: list[str] = killed) -> None:
                 cache.restart(name)
+                killed.append(name)
 
-            killer = threading.Thread(target=kill)
-            killer.start()
+            moment = rng.choice(["look", "commit", "answer"])
+            strike = killing(kill, answered=moment == "answer")
+            proxy.next_looks = [strike] if moment == "look" else []
+            proxy.next = [strike] if moment != "look" else []
+            proxy.next += [rng.choice(FAULTS) for _ in range(rng.randrange(3))]
             made[number] = commit(client, published, "db.t")
-            killer.join()
+            assert killed == [name], f"{name} was not killed"
             cache.wait("Ready")
             again = commit(client, published, "db.t")
             assert (again.snapshot, again.existed) == (made[number].snapshot, True), f"{name} was killed"

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from kit.ports import free_port
 from lake import Made
 from server import Cache, Caches, Mode
 

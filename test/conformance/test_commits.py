@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import random
 import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -17,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from canon import difference, rows_of
-from catalog_proxy import Handler, Proxy, deny, drop, late, lose
+from catalog_proxy import FAULTS, Fault, Handler, Proxy, killing
+from kit.deadline import eventually
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -55,12 +54,15 @@ class Lake:
         self.writer = Writer(cache)
         self.last = ""  # the id of the last put
 
-    def put(self, name: str, first: int = 0, keep: str = "memory") -> str:
-        """Puts a dataset."""
+    def put(
+        self, name: str, first: int = 0, keep: str = "memory", sent: Callable[[int], None] = lambda part: None
+    ) -> str:
+        """Puts a dataset. Calls sent after each part."""
         begun = self.writer.begin(name, PARTS, mode="replace", keep=keep)
         self.last = begun["put"]
         for part in reversed(range(PARTS)):
             self.writer.send(begun, PARTS, part, rows(first + ROWS * part, first + ROWS * (part + 1)))
+            sent(part)
         return self.writer.act("put.publish", put=begun["put"])["dataset"]
 
     def commit(self, dataset: str, writer: Writer | None = None, **fields: Any) -> Any:
@@ -84,7 +86,7 @@ def lake(proxy: Proxy, caches: Caches, request: pytest.FixtureRequest) -> Iterat
     """A cache of two data nodes, in processes of their own, whose catalog is behind the proxy."""
     cache = caches.start(["--puts"], mode="cluster", env={"CATALOG_URI": proxy.uri})
     cache.wait("Ready")
-    proxy.next, proxy.commits = [], 0
+    proxy.next, proxy.next_looks, proxy.commits = [], [], 0
     name = "".join(c if c.isalnum() else "_" for c in request.node.name)
     one = Lake(proxy, cache, name)
     yield one
@@ -149,14 +151,14 @@ def test_append_and_replace(lake: Lake) -> None:
     assert len(lake.load().snapshots()) == 7
 
 
-@pytest.mark.parametrize("fault", [lose, drop, deny, late])
+@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("how", ["append", "replace"])
-def test_one_snapshot_without_an_answer(lake: Lake, fault: Callable[[Handler, bytes], None], how: str) -> None:
+def test_one_snapshot_without_an_answer(lake: Lake, fault: Fault, how: str) -> None:
     lake.put("a")
     lake.catalog.create_table(lake.table, SCHEMA)
     lake.proxy.next = [fault]
     made = lake.commit("a", mode=how)
-    time.sleep(0.5)  # for a late request
+    assert not lake.proxy.next, "the catalog has got all that is late"
     (snapshot,) = lake.load().snapshots()
     assert snapshot.snapshot_id == made["snapshot"]
     assert lake.ids() == list(range(PARTS * ROWS))
@@ -252,6 +254,29 @@ def test_all_types_in_an_object_store(
             each.stop(signal.SIGKILL)
 
 
+class Kill:
+    """Kills a process once, at a moment of a put and its commit, and starts it again."""
+
+    MOMENTS = ("part", "look", "commit", "answer")
+
+    def __init__(self, lake: Lake, name: str, moment: str, part: int) -> None:
+        self.lake, self.name, self.part, self.struck = lake, name, part if moment == "part" else None, False
+        if moment == "look":
+            lake.proxy.next_looks = [killing(self.strike, answered=False)]
+        elif moment in ("commit", "answer"):
+            lake.proxy.next.insert(0, killing(self.strike, answered=moment == "answer"))
+
+    def sent(self, part: int) -> None:
+        """Hears that a part was sent."""
+        if part == self.part and not self.struck:
+            self.strike()
+
+    def strike(self) -> None:
+        """Kills the process."""
+        self.lake.cache.restart(self.name)
+        self.struck = True
+
+
 @pytest.mark.parametrize("seed", seeds(2))
 def test_random_kills(lake: Lake, seed: int) -> None:
     rng = random.Random(seed)
@@ -260,31 +285,24 @@ def test_random_kills(lake: Lake, seed: int) -> None:
     for number in range(6):
         first = 10_000 * number
         want += range(first, first + PARTS * ROWS)
-        name = rng.choice(list(lake.cache.processes))
-
-        def kill(name: str = name, after: float = rng.random() ** 2) -> None:
-            time.sleep(after)
-            lake.cache.restart(name)
-
-        lake.proxy.next = [rng.choice([lose, drop, deny, late])] * rng.randrange(2)
-        killer = threading.Thread(target=kill)
-        killer.start()
-        end = time.monotonic() + 120
+        lake.proxy.next = [rng.choice(FAULTS)] * rng.randrange(2)
+        kill = Kill(lake, rng.choice(list(lake.cache.processes)), rng.choice(Kill.MOMENTS), rng.randrange(PARTS))
         dataset = ""
-        while True:
+
+        def commit(first: int = first, kill: Kill = kill) -> Any:
+            nonlocal dataset
             try:
-                dataset = dataset or lake.put("a", first)
-                made = lake.commit(dataset, Writer(lake.cache))
-                break
+                dataset = dataset or lake.put("a", first, sent=kill.sent)
+                return lake.commit(dataset, Writer(lake.cache))
             except pa.ArrowException as error:
+                print(error)  # pytest shows it if the test fails
                 if "are lost" in str(error) or "no dataset" in str(error):  # in memory alone
                     dataset = ""
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.2)
-        killer.join()
+
+        made = eventually(f"a commit after {kill.name} was killed", commit)
+        assert kill.struck, f"{kill.name} was not killed"
         lake.cache.wait("Ready")
-        assert lake.ids() == want, f"{name} was killed"
+        assert lake.ids() == want, f"{kill.name} was killed"
         assert lake.load().snapshots()[-1].snapshot_id == made["snapshot"]
     assert len(lake.load().snapshots()) == len(want) // (PARTS * ROWS)
 

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from client import Client
+from kit.ports import free_port
 from lake import Lake, Made
 from server import Cache, s3_environment
 from stores import BUCKET, minio
