@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from chance import Chance
 from cluster import Cluster
+from kit.deadline import limit
 from lake import Lake
 from order import Mixture as Oracle
 from wide import rows_of, wide_table
@@ -36,8 +37,8 @@ def test_no_row_of_a_mixture_is_lost_when_servers_are_lost(
     with (
         Cluster(server, tables["web"], lakes["web"]) as web,
         Cluster(server, tables["code"], lakes["code"]) as code,
-        DataCache(web.endpoint, retry_seconds=120) as first,
-        DataCache(code.endpoint, retry_seconds=120) as second,
+        DataCache(web.endpoint, retry_seconds=limit()) as first,
+        DataCache(code.endpoint, retry_seconds=limit()) as second,
     ):
         for cluster in (web, code):
             cluster.wait_ready()
@@ -46,7 +47,6 @@ def test_no_row_of_a_mixture_is_lost_when_servers_are_lost(
         for _, rng in chance.schedules(1):
             reconnects += _train(parts, {"web": web, "code": code}, rng)
     chance.note(f"kills under a mixture, no mismatch: {reconnects} reconnects")
-    assert reconnects > 0 or chance.only is not None, "no kill has hit a stream"
 
 
 def _train(parts: dict[str, Any], clusters: dict[str, Cluster], rng: random.Random) -> int:
@@ -61,16 +61,18 @@ def _train(parts: dict[str, Any], clusters: dict[str, Cluster], rng: random.Rand
     }
     state, done, reconnects = None, 0, 0
     for end in (14, 20, 24):
-        world = rng.randint(1, 3)
+        # In the first attempt all data nodes are killed while they owe far more than buffers hold.
+        world = rng.randint(1, 3) if done else 1
         loaders = [mix(parts, **options, world=World(rank, world)) for rank in range(world)]
         if state is not None:
             for loader in loaders:
                 loader.load_state_dict(json.loads(state))
-        streams, kill_at = [iter(loader) for loader in loaders], rng.randint(done + 1, end - 1)
+        streams, kill_at = [iter(loader) for loader in loaders], rng.randint(done + 1, end - 1) if done else 1
         for step in range(done, end):
             if step == kill_at:
                 for cluster in clusters.values():
-                    cluster.interrupt(rng.choice([["node-0", "node-1"], ["node-1"], cluster.names]), rng.random() / 3)
+                    some = [["node-0", "node-1"], ["node-1"], cluster.names] if done else [["node-0", "node-1"]]
+                    cluster.interrupt(rng.choice(some), rng.random() / 3)
             batches = [next(stream) for stream in streams]
             got = np.concatenate([batch.numpy()["id"] for batch in batches])
             assert got.tolist() == _ids(loaders[0], step), (options, step)
@@ -83,6 +85,7 @@ def _train(parts: dict[str, Any], clusters: dict[str, Cluster], rng: random.Rand
         for loader in loaders:
             reconnects += loader.stats().reconnects
             loader.close()
+        assert reconnects > 0, "the first kill has hit no stream"
     return reconnects
 
 
