@@ -4,6 +4,7 @@
 
 Prints, a line of JSON each: of every step its number, a hash of its rows and the seconds that it waited; at the end,
 how many steps came from the reader of the host. Waits for a line of input before the step named `pause`.
+`hurry` has the names in PATIENCE that keep their values; the others get `patience`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,15 @@ from typing import Any
 
 from kubeflow_datacache import Batch, DataCache, Loader, Pack, PackedBatch, PackLoader, World, mix
 from kubeflow_datacache import loader as loader_module
+from kubeflow_datacache.host import link, merge
+
+# How long ranks wait for each other and their reader: as long as a test may take, if it isn't about that.
+PATIENCE = (
+    (link, "_SILENT_SECONDS"),
+    (link, "_LAG_SECONDS"),
+    (merge, "_JOIN_SECONDS"),
+    (merge, "_REQUIRED_SECONDS"),
+)
 
 
 def hash_of(batch: Batch) -> str:
@@ -47,7 +57,10 @@ def main(own: Mapping[str, Any]) -> None:
     """Reads epochs."""
     sys.executable = own.get("executable", sys.executable)
     loader_module.__dict__["_MOST_CONNECTIONS"] = own.get("connections", 256)
-    with DataCache(own["endpoint"], retry_seconds=60) as cache:
+    for module, name in PATIENCE:
+        if name not in own.get("hurry", ()):
+            module.__dict__[name] = own["patience"]
+    with DataCache(own["endpoint"], retry_seconds=own["patience"]) as cache:
         loader = loader_of(cache, own)
         if "state" in own:
             loader.load_state_dict(own["state"])
