@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from kit.deadline import Wait, pause
 from peer import Peer
 
 from kubeflow_datacache import DataCache, Loader, Stats, World
@@ -31,7 +32,7 @@ def drain(loader: Loader, consumer: float = 0.0) -> float:
     """Reads the epoch and returns the wall time of the loop."""
     begun = time.perf_counter()
     for _ in loader:
-        time.sleep(consumer)
+        pause(consumer)
     return time.perf_counter() - begun
 
 
@@ -62,7 +63,7 @@ def test_a_delay_is_named(peer: Peer, connect: Connect, stage: Stage) -> None:
 def test_a_slow_transform_is_named(peer: Peer, connect: Connect, threads: int) -> None:
     def run(seconds: float) -> tuple[Stats, float]:
         def slow(rows: pa.RecordBatch) -> pa.RecordBatch:
-            time.sleep(seconds)
+            pause(seconds)
             return rows
 
         loader = connect(peer.endpoint).loader(
@@ -79,7 +80,7 @@ def test_slow_merging_is_named(peer: Peer, connect: Connect, monkeypatch: pytest
 
     def run(seconds: float) -> tuple[Stats, float]:
         def slow(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-            time.sleep(seconds)
+            pause(seconds)
             return real(parts, schema)
 
         monkeypatch.setattr(merge, "concatenate", slow)
@@ -98,29 +99,36 @@ def test_between_two_looks_the_stages_add_up_to_the_time_between_them(peer: Peer
         looks = loader.stats().wall
         assert looks <= time.perf_counter() - before
         inner = time.perf_counter()
-        time.sleep(0.005)
+        pause(0.005)
         inner = time.perf_counter() - inner
         assert loader.stats().wall - looks >= inner, "the consumer's time is counted while it runs"
     assert looks > 0
 
 
 def test_a_head_that_restarts_in_mid_epoch_is_the_heads_time(peer: Peer, cache: DataCache) -> None:
-    peer.faults.breaks = [3]
-    loader = cache.loader(global_batch_size=9, seed=1, prefetch_bytes=1, world=ALONE)
-    batches = iter(loader)
-    peer.faults.head_seconds = 0.2
-    assert len(list(batches)) == 11
-    assert loader.stats().seconds["head"] > 0.3
-    assert loader.stats().reconnects == 1
+    def run(seconds: float) -> bool:
+        peer.faults.breaks, peer.faults.head_seconds = [3], 0.0
+        loader = cache.loader(global_batch_size=9, seed=1, prefetch_bytes=1, world=ALONE)
+        batches = iter(loader)
+        peer.faults.head_seconds = seconds
+        assert len(list(batches)) == 11
+        assert loader.stats().reconnects == 1
+        return loader.stats().seconds["head"] > 1.5 * seconds
+
+    assert any(run(seconds) for seconds in (0.2, 1, 5)), "the wait for the head is not its time"
 
 
 def test_servers_that_do_not_say_what_they_do(peer: Peer, cache: DataCache) -> None:
     peer.restart([(0, 100)])
-    peer.faults.silent, peer.faults.server_seconds = True, 0.05
-    loader = cache.loader(global_batch_size=5, shuffle=False, world=ALONE)
-    drain(loader)
-    seconds = loader.stats().seconds
-    assert seconds["server"] > seconds["wire"], "the kernel says that nothing arrives"
+
+    def run(seconds: float) -> bool:
+        peer.faults.silent, peer.faults.server_seconds = True, seconds
+        loader = cache.loader(global_batch_size=5, shuffle=False, world=ALONE)
+        drain(loader)
+        spent = loader.stats().seconds
+        return spent["server"] > spent["wire"]
+
+    assert any(run(seconds) for seconds in LOUDER), "the kernel says that nothing arrives"
 
 
 @pytest.mark.parametrize(
@@ -307,10 +315,10 @@ def test_queue_depths_are_bounded(peer: Peer, cache: DataCache) -> None:
 
 def _looks(loader: Loader) -> Iterator[Stats]:
     """Yields a loader's stats repeatedly; fails at the deadline."""
-    end = time.monotonic() + 180
-    while time.monotonic() < end:
+    wait = Wait()
+    while not wait.over():
         yield loader.stats()
-        time.sleep(0.01)
+        pause(0.01)
     pytest.fail(f"nothing was read ahead:\n{loader.stats()}")
 
 
