@@ -157,7 +157,7 @@ def loader(
             say(epoch=epoch, step=step.step, at=time.time(), ids=step.arrow()["id"].to_pylist())
             if rank == 0 and (step.step + 1) % checkpoint_every == 0:
                 say(checkpoint=step.step + 1, state=json.dumps(rows.state_dict()))
-            time.sleep(pause)
+            time.sleep(pause)  # noqa: TID251 - a training step, in a pod without the kit
     say(rank=rank, rows=count, seconds=time.time() - began)
 
 
@@ -189,7 +189,7 @@ def renewals(count: int, batch: int = 1000, pause: float = 0.25) -> None:
         ids = []
         for step in rows:
             ids += step.arrow()["id"].to_pylist()
-            time.sleep(pause)
+            time.sleep(pause)  # noqa: TID251 - a training step, in a pod without the kit
         if sorted(ids) != list(range(len(ids))):
             raise ValueError(f"epoch {epoch} has other rows than each once")
         if (end := expiry(token())) != ends[-1]:
