@@ -16,13 +16,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from kit.deadline import limit
 from torch.nn.parallel import DistributedDataParallel
 
 from kubeflow_datacache import DataCache
 from kubeflow_datacache.torch import StreamingDataLoader, StreamingDataset
 from ranks import rank_environment
-
-SECONDS = 600  # time limit of a whole training, generous for slow machines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +53,7 @@ def train(endpoint: str, runs: Sequence[Run], world: int, folder: Path) -> list[
         for order in orders
     ]
     try:
-        output = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
+        output = [rank.communicate(timeout=3 * limit())[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
@@ -98,10 +97,10 @@ def main() -> None:
         init_method=order["at"],
         rank=order["rank"],
         world_size=order["world"],
-        timeout=dt.timedelta(seconds=SECONDS),
+        timeout=dt.timedelta(seconds=3 * limit()),
     )
     runs = [Run(**run) for run in order["runs"]]
-    cache = DataCache(order["endpoint"], retry_seconds=60)
+    cache = DataCache(order["endpoint"], retry_seconds=limit())
     print(json.dumps([asdict(learn(cache, run)) for run in runs]))
     dist.destroy_process_group()
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from kit.deadline import limit
 
 from ranks import rank_environment
 
 EPOCHS, SAVED = 2, 3  # of the trainings; SAVED: number of steps before the checkpoint
-SECONDS = 600  # time limit of a whole training, generous for slow machines
 
 
 def run_script(script: str, *orders: Any) -> Any:
@@ -42,7 +42,7 @@ def run_script(script: str, *orders: Any) -> Any:
         },
     )
     try:
-        out, errors = run.communicate(timeout=SECONDS)
+        out, errors = run.communicate(timeout=3 * limit())
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(run.pid, signal.SIGKILL)  # with the processes that it forked
@@ -63,7 +63,7 @@ def run_ranks(world: int, rank_main: Callable[..., Any], *arguments: Any) -> lis
         for rank in ranks:
             rank.start()
         for rank in ranks:
-            rank.join(SECONDS)
+            rank.join(3 * limit())
         codes = [rank.exitcode for rank in ranks]
         for rank in ranks:
             rank.kill()
@@ -78,7 +78,7 @@ def _rank(folder: Path, rank: int, world: int, rank_main: Callable[..., Any], ar
     os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"})  # asked for, not used
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", f"file://{folder / 'meeting'}", rank=rank, world_size=world, timeout=dt.timedelta(seconds=SECONDS)
+        "gloo", f"file://{folder / 'meeting'}", rank=rank, world_size=world, timeout=dt.timedelta(seconds=3 * limit())
     )
     (folder / f"{rank}.json").write_text(json.dumps(rank_main(*arguments)))
     dist.barrier()

@@ -193,7 +193,7 @@ def huggingface(dataset: Any, folder: Path, workers: int, resumed: bool) -> Step
 def main() -> None:
     """Runs the trainings that the command line describes: in `runs`, whether each resumes."""
     endpoint, options, kind, folder, workers, runs = json.loads(sys.argv[1])
-    cache = DataCache(endpoint, retry_seconds=60)
+    cache = DataCache(endpoint, retry_seconds=600)
 
     def dataset(**own: Any) -> StreamingDataset:
         given: dict[str, Any] = {**options, "columns": ["id"], **own}

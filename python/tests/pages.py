@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from kit.deadline import limit
 from lake import Lake, Made
 from small import served
 
@@ -91,7 +92,7 @@ def run_script(program: str, cache: PageCache, folder: Path, **environment: str)
         capture_output=True,
         text=True,
         check=False,
-        timeout=900,
+        timeout=3 * limit(),
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, paths)),

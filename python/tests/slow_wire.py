@@ -7,8 +7,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from typing import Self
+
+from kit.deadline import pause
 
 _BYTES = 512  # size of the pieces in which a server's data are forwarded
 
@@ -45,6 +46,6 @@ class SlowWire:
 def _pass(source: socket.socket, sink: socket.socket, most: int, seconds: float) -> None:
     with contextlib.suppress(OSError):
         while piece := source.recv(most):
-            time.sleep(seconds)
+            pause(seconds)
             sink.sendall(piece)
         sink.shutdown(socket.SHUT_WR)

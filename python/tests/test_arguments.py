@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.deadline import limit
 from kit.ports import free_port
 from server import Cache, Caches
 from small import small_table
@@ -92,7 +93,7 @@ def test_what_a_streaming_data_loader_does_not_take(cache: DataCache) -> None:
 
 def test_a_filter_that_the_cache_does_not_take(real: Cache) -> None:
     with (
-        DataCache(real.endpoint, retry_seconds=20) as cache,
+        DataCache(real.endpoint, retry_seconds=limit()) as cache,
         pytest.raises(RefusedError, match="unexpected character '~'"),
     ):
         cache.table().filter("x ~ 1")
@@ -101,7 +102,7 @@ def test_a_filter_that_the_cache_does_not_take(real: Cache) -> None:
 @pytest.mark.parametrize("transport", ["h2", "grpc"])
 def test_the_port_of_http_by_mistake(real: Cache, transport: Any) -> None:
     with (
-        DataCache(real.http.replace("http:", "grpc:"), retry_seconds=20, transport=transport) as cache,
+        DataCache(real.http.replace("http:", "grpc:"), retry_seconds=limit(), transport=transport) as cache,
         pytest.raises(RefusedError, match=r"answers in HTTP/1\.\d.*port of --http.*want the port of --listen, 50051"),
     ):
         cache.status()

@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-SECONDS = 300
+from kit.deadline import limit
 
 
 @pytest.mark.skipif(
@@ -28,7 +27,7 @@ def test_packets_hold_no_row_token_or_filter(server: Path, tmp_path: Path, mode:
         capture_output=True,
         text=True,
         check=False,
-        timeout=SECONDS,
+        timeout=limit(),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.returncode == 0, done.stderr

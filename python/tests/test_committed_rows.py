@@ -15,6 +15,7 @@ from typing import Any, get_args
 import pyarrow as pa
 import pytest
 from chance import Chance
+from kit.deadline import limit
 from order import Epoch as Oracle
 from peer import Peer, Selected, Table, rows_of
 
@@ -201,7 +202,7 @@ def test_no_row_is_lost_repeated_or_moved(chance: Chance, monkeypatch: pytest.Mo
         plan = schedule(number, rng)
         table = Table.random(plan.rows, rng)
         transport = rng.choice(get_args(Transport))
-        with Peer(table) as peer, DataCache(peer.endpoint, retry_seconds=60, transport=transport) as cache:
+        with Peer(table) as peer, DataCache(peer.endpoint, retry_seconds=limit(), transport=transport) as cache:
             committed, reconnects = train(cache, plan, functools.partial(disturb, peer, rng))
         check(plan, committed)
         seen.update({**plan.traits(), "steps": len(committed), "reconnects": reconnects, f"over {transport}": 1})

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit.deadline import limit
 
 pytest.importorskip("torch", reason="runs in the training environment: make test-loader")
 
@@ -24,7 +25,7 @@ def test_the_example_learns_from_a_cache(pytestconfig: pytest.Config) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=3 * limit(),
         check=False,
     )
     assert done.returncode == 0, done.stderr

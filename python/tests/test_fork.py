@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from kit.deadline import limit
 from peer import Peer
 
 # Runs in a separate process: pytest's process has connected, so its forked children cannot use gRPC. "early" forks
@@ -108,7 +109,7 @@ def test_a_child_that_was_forked_before_connecting(peer: Peer) -> None:
 def run(peer: Peer, what: str) -> list[str]:
     """The lines that the program prints; torch reports a worker's error on several lines."""
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, peer.endpoint, what]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=limit())
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     if what == "table":

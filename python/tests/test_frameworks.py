@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.deadline import limit
 from kit.ports import free_port
 from small import small_cache, steps_of
 
@@ -20,7 +21,6 @@ from ranks import rank_environment
 
 OPTIONS: dict[str, Any] = {"global_batch_size": 23, "seed": 9, "tail": "keep"}
 SAVED = 3
-SECONDS = 600  # time limit of a whole training, generous for slow machines
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def train(endpoint: str, kind: str, world: int, workers: int, folder: Path, runs
         capture_output=True,
         text=True,
         check=False,
-        timeout=SECONDS,
+        timeout=3 * limit(),
         env=rank_environment(),
     )
     assert run.returncode == 0, run.stderr

@@ -15,6 +15,7 @@ import pyarrow.flight as fl
 import pytest
 import script
 from chance import Chance
+from kit.deadline import limit
 from peer import SCHEMA, rows_of
 from script import Connection, Script, data, flight_data, headers, message, trailers
 
@@ -295,9 +296,9 @@ def test_cancel_ends_a_read_that_waits() -> None:
 
         thread = threading.Thread(target=wait)
         thread.start()
-        assert begun.wait(60)
+        assert begun.wait(limit())
         reader.cancel()
-        thread.join(60)
+        thread.join(limit())
         assert isinstance(ended[0], fl.FlightCancelledError)
         with pytest.raises(fl.FlightCancelledError):
             reader.read_chunk()

@@ -10,16 +10,16 @@ import socket
 import ssl
 import struct
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 import trustme
+from kit.deadline import Wait, limit
 
 from kubeflow_datacache.h2.tls import TlsStream
 
 AUTHORITY = trustme.CA()
-LIMIT = 20.0
+LIMIT = limit()
 SIZES = (1, 100, 1 << 14, 70_000, 1 << 17, 300_000, 1_000_000)
 
 
@@ -122,9 +122,9 @@ def test_a_timeout_loses_no_bytes(ends: tuple[socket.socket, socket.socket]) -> 
     thread.start()
     stream = client(ours)
     ours.setblocking(False)  # reads raise BlockingIOError, as after the time of SO_RCVTIMEO
-    out, done, end = bytearray(len(data)), 0, time.monotonic() + LIMIT
+    out, done, wait = bytearray(len(data)), 0, Wait()
     while done < len(data):
-        assert time.monotonic() < end, f"{len(data) - done} bytes are lost"
+        assert not wait.over(), f"{len(data) - done} bytes are lost"
         try:
             done += stream.receive_into(memoryview(out)[done:], whole=True)
         except BlockingIOError:

@@ -9,18 +9,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kit.deadline import eventually
 from small import ROWS, small_table
 
 from kubeflow_datacache import CacheFailedError, DataCache, UnreachableError
 
-SECONDS = 60.0  # until a server that nobody uses must have ended
 # Prints the server's address and the number of rows of an epoch, also in a forked child, which outlives its parent.
 SCRIPT = """
 import os, sys
@@ -90,10 +89,7 @@ def lives(endpoint: str) -> bool:
 
 def wait_for_end(endpoint: str) -> None:
     """Waits until a server has ended."""
-    deadline = time.monotonic() + SECONDS
-    while lives(endpoint):
-        assert time.monotonic() < deadline, f"{endpoint} still serves"
-        time.sleep(0.02)
+    eventually(f"the end of {endpoint}", lambda: not lives(endpoint))
 
 
 def test_a_cache_for_a_with_block(server: Path, path: str) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from chance import Chance
+from kit.deadline import limit
 from lake import Lake, Made
 from order import Mixture as Oracle
 from peer import SCHEMA, Peer, Table, rows_of
@@ -140,7 +141,7 @@ def _train(rng: random.Random) -> int:
     }
     transport, reconnects = rng.choice(get_args(Transport)), 0
     with Peer(tables["web"]) as web, Peer(tables["code"]) as code:
-        caches = [DataCache(peer.endpoint, retry_seconds=60, transport=transport) for peer in (web, code)]
+        caches = [DataCache(peer.endpoint, retry_seconds=limit(), transport=transport) for peer in (web, code)]
         parts = {"web": (caches[0], 0.7), "code": (caches[1], 0.3)}
         state, done = None, 0
         for steps in (2, 2, 1):

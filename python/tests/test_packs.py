@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 from chance import Chance
 from cluster import Cluster, Outage
+from kit.deadline import limit
 from lake import Lake, Made
 from order import Epoch as Oracle
 from server import Cache, Caches
@@ -405,7 +406,7 @@ def test_no_row_is_lost_when_servers_are_lost(server: Path, tmp_path: Path, conn
     lost, worlds = Counter[str](), [1, 2, 3, 5]
     with Cluster(server, write(tmp_path / "t", ROWS), tmp_path) as cluster:
         cluster.wait_ready()
-        cache = connect(cluster.endpoint, retry_seconds=120)
+        cache = connect(cluster.endpoint, retry_seconds=limit())
         for _, rng in chance.schedules(1):
             pack, epoch = dataclasses.replace(PACK, window=rng.choice([1, 2, 4])), rng.randrange(100)
             want, steps, state = law_steps(pack=pack, epoch=epoch), list[Step](), dict[str, Any]()

@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from kit.deadline import limit
 from peer import Peer, Table
 
 from kubeflow_datacache import Batch, DataCache, Loader, Proof, RowsError, World, mix, verify
 
-SECONDS = 60
 Damage = Callable[[int, list[Batch]], list[Batch]]  # changes the batches that a rank trains on in an epoch
 
 
@@ -33,9 +33,9 @@ class Ranks:
 
         def gather(value: Any) -> list[Any]:
             self._values[rank] = json.loads(json.dumps(value))
-            self._barrier.wait(SECONDS)
+            self._barrier.wait(limit())
             values = [self._values[each] for each in range(self.size)]
-            self._barrier.wait(SECONDS)
+            self._barrier.wait(limit())
             return values
 
         return gather
@@ -44,7 +44,7 @@ class Ranks:
         """Calls train(rank, gather) for all ranks at once."""
         with ThreadPoolExecutor(self.size) as threads:
             ranks = [threads.submit(train, rank, self.gather(rank)) for rank in range(self.size)]
-            return [rank.result(SECONDS) for rank in ranks]
+            return [rank.result(limit()) for rank in ranks]
 
 
 @pytest.mark.parametrize("tail", ["drop", "keep", "pad"])

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from kit.deadline import limit
 from server import Caches
 
 from kubeflow_datacache import (
@@ -36,7 +37,7 @@ def cache(pytestconfig: pytest.Config) -> Iterator[DataCache]:
     """A cache of two data nodes without a table."""
     program: Path = pytestconfig.getoption("--server")  # pyright: ignore[reportAssignmentType]
     with DataCache.local(puts=True, nodes=2, program=program, progress=False, memory_limit="1Gi") as one:
-        one.retry_seconds = 5.0
+        one.retry_seconds = limit()
         yield one
 
 
@@ -54,7 +55,7 @@ def table(rows: int = ROWS, first: int = 0) -> pa.Table:
 
 def named(cache: DataCache, name: str) -> DataCache:
     """The same cache, reading a dataset."""
-    return DataCache(cache.endpoint, dataset=name, retry_seconds=5.0)
+    return DataCache(cache.endpoint, dataset=name, retry_seconds=limit())
 
 
 def test_epochs_of_a_dataset_resume_and_survive_another_put(cache: DataCache) -> None:
@@ -163,6 +164,7 @@ def test_no_memory(pytestconfig: pytest.Config) -> None:
         with pytest.raises(UnreachableError, match="memory limit reached: needed"):
             started.send(0, lambda: [big])
         started.abort()
+        small.retry_seconds = limit()  # the cache frees the memory a little later
         put(small, "a", big.slice(0, 100_000), progress=False)
 
 
@@ -179,6 +181,7 @@ def test_the_limit_of_puts(server: Path, tmp_path: Path) -> None:
             with pytest.raises(UnreachableError, match=r"needed .* used .* of 41943040 bytes .* raise --put-limit"):
                 started.send(0, lambda: [big])
             started.abort()
+            client.retry_seconds = limit()
             put(client, "a", big.slice(0, 2_000_000), progress=False)
         cache.stop()
         other = caches.run("local", "--puts", "--listen", "127.0.0.1:0", "--http", "", env={"PUT_KEEP": "paper"})

@@ -15,6 +15,7 @@ from typing import Self, get_args
 
 import pytest
 import trustme
+from kit.deadline import limit
 from server import Cache, Caches
 from small import ROWS, small_table
 
@@ -210,7 +211,7 @@ def test_nothing_is_sent_to_who_answers_in_plain_text(readers: Readers, mounted:
             pytest.raises((RefusedError, UnreachableError)),
         ):
             cache.status()
-        assert middle.began.wait(10)
+        assert middle.began.wait(limit())
     assert middle.seen[0] == 0x16, "the client began with something else than TLS"
     assert STATIC.encode() not in middle.seen
     assert b"status" not in middle.seen

@@ -8,12 +8,12 @@ import gc
 import os
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.deadline import eventually
 from small import small_cache, steps_of
 
 from kubeflow_datacache import DataCache, Loader, World, mix
@@ -197,12 +197,12 @@ def test_resizes_leave_nothing(
 
     resize(40)  # memory that is kept and used again
     threads, files, resident = resize(40)
-    end = time.monotonic() + 30
     after = resize(80 * thorough)
-    while (after[0] > threads or after[1] > files) and time.monotonic() < end:
-        time.sleep(0.05)  # closed streams end in threads of their own
-        after = held()
     print(f"{80 * thorough} resizes: {(threads, files, resident)} before, {after} after")
-    assert after[0] <= threads, threading.enumerate()
-    assert after[1] <= files
+
+    def few() -> tuple[int, int, int] | None:
+        now = held()
+        return now if now[0] <= threads and now[1] <= files else None
+
+    after = eventually(f"{threads} threads and {files} files", few)  # closed streams end in threads of their own
     assert after[2] < resident + (48 << 20), f"{(after[2] - resident) >> 20} MiB more"

@@ -10,7 +10,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from chance import Chance
+from kit.deadline import eventually
 
 from kubeflow_datacache import DataCache
 from kubeflow_datacache.h2 import shared
@@ -157,10 +157,7 @@ def test_a_killed_client_leaves_nothing(server: Path, tmp_path: Path) -> None:
             client.stdout.readline()
             assert connections(address) > 0
             client.kill()
-        late = time.monotonic() + 60
-        while connections(address):  # until the server closes its end, and frees the memory
-            assert time.monotonic() < late
-            time.sleep(0.01)
+        eventually("the server to close its end, and to free the memory", lambda: not connections(address))
         assert len(batches(cache)) == -(-ROWS // 16)
 
 
@@ -196,10 +193,7 @@ def test_little_memory_is_kept(server: Path, tmp_path: Path) -> None:
         address = f"datacache-{endpoint.rpartition(':')[2]}"
         for megabytes in range(1, 9):  # streams with different prefetch_bytes use memory of different sizes
             assert sum(batch.num_rows for batch in batches(cache, prefetch_bytes=megabytes << 20)) == ROWS
-        late = time.monotonic() + 60
-        while connections(address) > 2:  # the server closes a connection some time after the client has
-            assert time.monotonic() < late, f"{connections(address)} memories are kept"
-            time.sleep(0.01)
+        eventually("the server to close connections as the client has", lambda: connections(address) <= 2)
 
 
 def test_idle_memory_is_taken_back(server: Path, tmp_path: Path, messages: list[int]) -> None:

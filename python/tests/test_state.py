@@ -10,13 +10,13 @@ import os
 import re
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster import Cluster
+from kit.deadline import eventually, limit
 from order import Epoch as Oracle
 from peer import Peer, Table
 
@@ -60,7 +60,7 @@ def test_every_state_of_an_epoch_goes_on_in_a_fresh_process(
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=limit(),
         env={**os.environ, "PYTHONPATH": path},
     )
     assert run.returncode == 0, run.stderr
@@ -117,10 +117,7 @@ def test_another_window_where_an_epoch_begins(cache: DataCache, state: dict[str,
 
 def wait_for_rows(loader: Loader) -> None:
     """Waits until rows were read ahead."""
-    end = time.monotonic() + 180
-    while not loader.stats().prefetch_queue_depth.rows:
-        assert time.monotonic() < end, f"nothing is read ahead:\n{loader.stats()}"
-        time.sleep(0.005)
+    eventually("rows that are read ahead", lambda: loader.stats().prefetch_queue_depth.rows)
 
 
 # (field, another value, what the error says, what it advises).

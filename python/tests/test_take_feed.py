@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from chance import Chance
+from kit.deadline import limit
 from lake import Lake, Made
 from server import Cache, Caches
 from wide import SCHEMA, rows_of
@@ -118,7 +119,7 @@ def test_a_run_whose_requests_could_not_be_sent_is_requested_again() -> None:
     with ThreadPoolExecutor(1) as pool:
         try:
             for node, want in enumerate(([0, 1], [5, 6])):
-                parts = pool.submit(lambda node=node: list(feed.take(node, 2))).result(timeout=20)
+                parts = pool.submit(lambda node=node: list(feed.take(node, 2))).result(limit())
                 assert pa.Table.from_batches(parts)["row"].to_pylist() == want
         finally:
             feed.close()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
+from kit.deadline import limit
 from small import ROWS, served, small_table, steps_of
 
 from kubeflow_datacache import DataCache, World
@@ -26,7 +27,6 @@ from kubeflow_datacache.torch.device import to_device
 
 ALONE = World(0, 1)
 OPTIONS: dict[str, Any] = {"global_batch_size": 24, "seed": 5, "shuffle": True, "clump": 1, "tail": "keep"}
-SECONDS = 600  # time limit of a whole training, generous for slow machines
 
 
 class Pair(NamedTuple):
@@ -99,7 +99,7 @@ def test_the_bench_says_that_there_is_no_gpu() -> None:
     folders = [root / "python/src", root / "test/conformance", root / "hack"]
     own = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "CUDA_VISIBLE_DEVICES": ""}
     bench = [sys.executable, str(root / "test/bench/gpu.py")]
-    run = subprocess.run(bench, env=own, capture_output=True, text=True, check=False, timeout=SECONDS)
+    run = subprocess.run(bench, env=own, capture_output=True, text=True, check=False, timeout=3 * limit())
     assert run.returncode == 1
     assert "THERE IS NO GPU HERE, nothing was measured" in run.stderr
 
@@ -118,7 +118,7 @@ def steps(transform=None):
     if rank:
         yield from broadcast(None)
         return
-    with DataCache(endpoint, retry_seconds=60) as cache:
+    with DataCache(endpoint, retry_seconds=600) as cache:
         dataset = StreamingDataset(cache, **options, transform=transform, world=World(0, 1))
         yield from broadcast(StreamingDataLoader(dataset))
 
@@ -148,7 +148,7 @@ def test_one_rank_reads_for_both(server: Path, tmp_path: Path) -> None:
             )
             for order in orders
         ]
-        outputs = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=3 * limit())[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
     first, second = (json.loads(output.splitlines()[-1]) for output in outputs)
     assert first["steps"] == second["steps"]

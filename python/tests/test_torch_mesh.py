@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.deadline import limit
 from small import served, small_table, steps_of
 
 from ranks import rank_environment
@@ -19,7 +20,6 @@ pytest.importorskip("torch")
 
 ROWS = 41
 OPTIONS: dict[str, Any] = {"global_batch_size": 10, "seed": 3, "tail": "drop"}
-SECONDS = 600  # time limit of a whole training, generous for slow machines
 
 # One of four ranks: trains its part of a model, and prints the rows it read.
 RANK = """
@@ -40,7 +40,7 @@ model = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Linear(4, 1))
 parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
 fully_shard(model, mesh=mesh["data"])
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-with DataCache(endpoint, retry_seconds=60) as cache:
+with DataCache(endpoint, retry_seconds=600) as cache:
     loader = StreamingDataLoader(StreamingDataset(cache, **options, world=World.of_mesh(mesh, "data"), host="require"))
     steps = []
     for batch in loader:
@@ -69,7 +69,7 @@ def test_tensor_parallel_ranks_read_the_same_rows(server: Path, tmp_path: Path) 
             )
             for rank in range(4)
         ]
-        output = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
+        output = [rank.communicate(timeout=3 * limit())[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * 4
     read = [json.loads(out.splitlines()[-1]) for out in output]
     for place, steps in read:

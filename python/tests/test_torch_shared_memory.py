@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit.deadline import limit
 from small import small_cache
 
 from ranks import rank_environment
 
 pytest.importorskip("torch")
 
-SECONDS = 120
 MOUNT = 'mount -t tmpfs -o size=192k tmpfs /dev/shm && exec "$@"'  # room for the semaphores of worker processes
 
 
@@ -33,7 +33,7 @@ def test_full_shared_memory_is_an_error(server: Path, tmp_path: Path, kind: str)
             capture_output=True,
             text=True,
             check=False,
-            timeout=SECONDS,
+            timeout=limit(),
             env=rank_environment(),
         )
     assert run.returncode == 0, run.stderr

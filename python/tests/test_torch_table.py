@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from kit.deadline import limit
 from small import ROWS, small_cache
 from wide import rows_of, tokens_of
 
@@ -110,7 +111,7 @@ from kubeflow_datacache import DataCache
 from kubeflow_datacache.torch import TableDataset
 if __name__ == "__main__":
     multiprocessing.set_forkserver_preload(["kubeflow_datacache.torch"])  # imports torch once for both workers
-    table = TableDataset(DataCache(sys.argv[1], retry_seconds=60))
+    table = TableDataset(DataCache(sys.argv[1], retry_seconds=600))
     loader = DataLoader(table, batch_size=20, num_workers=2, multiprocessing_context="forkserver")
     print(json.dumps([[batch["id"].tolist(), batch["text"].to_pylist()] for batch in loader]))
 """
@@ -149,7 +150,7 @@ PLAIN = """
 import json, sys
 from torch.utils.data import DataLoader
 from kubeflow_datacache import DataCache
-with DataCache(sys.argv[1], retry_seconds=60) as cache:
+with DataCache(sys.argv[1], retry_seconds=600) as cache:
     order = cache.table().filter("id >= 10").shuffle(seed=3)
     first = next(iter(DataLoader(order, batch_size=6)))
     print(json.dumps([type(first["tokens"]).__name__, first["id"].tolist(), order[:6]["id"].to_pylist()]))
@@ -171,7 +172,7 @@ def run(arguments: list[Any]) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=limit(),
         env={**os.environ, "PYTHONPATH": os.pathsep.join([src, os.environ.get("PYTHONPATH", "")])},
     )
     assert done.returncode == 0, done.stderr

@@ -9,12 +9,12 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import transforms
+from kit.deadline import limit, pause
 from peer import rows_of
 
 from kubeflow_datacache import DataCache, DataCacheError, TransformError, World
@@ -44,7 +44,7 @@ def test_a_transform_that_raises(cache: DataCache, pool: dict[str, Any]) -> None
 @pytest.mark.parametrize("threads", [0, 1, 4, None])
 def test_transforms_keep_the_order(cache: DataCache, threads: int | None) -> None:
     def slow_at_first(rows: pa.RecordBatch) -> dict[str, Any]:
-        time.sleep(0.01 if rows.column("id")[0].as_py() < 30 else 0)
+        pause(0.01 if rows.column("id")[0].as_py() < 30 else 0)
         return {"first": rows.column("id")[0].as_py()}
 
     loader = cache.loader(
@@ -114,17 +114,17 @@ def test_cancelled_batches_raise_at_once(cache: DataCache) -> None:
 
     def held(rows: pa.RecordBatch) -> pa.RecordBatch:
         begun.set()
-        assert free.wait(60)
+        assert free.wait(limit())
         return rows
 
     transform = Transform(held, threads=1)
     running, waiting = transform.start(first), transform.start(second)
-    assert begun.wait(60)
+    assert begun.wait(limit())
     transform.cancel()
     with pytest.raises(DataCacheError, match="the loader was closed before it applied the transform"):
-        waiting.result(60)
+        waiting.result(limit())
     free.set()
-    assert running.result(60) is first
+    assert running.result(limit()) is first
     transform.close()
 
 

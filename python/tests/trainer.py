@@ -9,22 +9,21 @@ need a main module that can be imported, such as this one.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
+from kit.deadline import limit
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from kubeflow_datacache import DataCache, World
 from kubeflow_datacache.torch import StreamingDataLoader, StreamingDataset
+from ranks import rank_environment
 
 Kind = Literal["torch", "stateful", "streaming"]
-SECONDS = 600  # time limit of a process, generous for slow machines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +64,6 @@ class Done:
 
 def train(endpoint: str, jobs: Sequence[Job]) -> list[Done]:
     """Runs the jobs in a new process. Jobs without workers come last: they connect it, which rules out forks."""
-    src = str(Path(__file__).parents[1] / "src")
     order = sorted(range(len(jobs)), key=lambda i: jobs[i].workers == 0)
     run = subprocess.run(
         [sys.executable, __file__],
@@ -73,8 +71,8 @@ def train(endpoint: str, jobs: Sequence[Job]) -> list[Done]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=SECONDS,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([src, os.environ.get("PYTHONPATH", "")])},
+        timeout=3 * limit(),
+        env=rank_environment(),
     )
     assert run.returncode == 0, run.stderr
     done = {i: Done(**done) for i, done in zip(order, json.loads(run.stdout.splitlines()[-1]), strict=True)}
@@ -117,7 +115,7 @@ def _loader(job: Job, dataset: StreamingDataset) -> Any:
 def main() -> None:
     """Reads jobs and prints their results."""
     orders = json.load(sys.stdin)
-    cache = DataCache(orders["endpoint"], retry_seconds=60)
+    cache = DataCache(orders["endpoint"], retry_seconds=limit())
     print(json.dumps([asdict(do(cache, Job(**job))) for job in orders["jobs"]]))
 
 

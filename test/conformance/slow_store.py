@@ -86,9 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def answer(self, store: SlowStore, *, body: bool) -> None:
         """Sends an object or a range of it."""
-        if (
-            "list-type=2" in self.path
-        ):  # of the folder table.parquet/, which there is not
+        if "list-type=2" in self.path:  # of the folder table.parquet/, which there is not
             self.reply(200, b"<ListBucketResult></ListBucketResult>")
             return
         path = store.folder / self.path.split("?")[0].removeprefix(f"/{BUCKET}/")
@@ -120,9 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
             place=f"bytes {first}-{last}/{whole}" if code == 206 else "",
         )
 
-    def reply(
-        self, code: int, data: bytes, *, body: bool = True, place: str = ""
-    ) -> None:
+    def reply(self, code: int, data: bytes, *, body: bool = True, place: str = "") -> None:
         """Sends an answer."""
         self.send_response(code)
         self.send_header("Content-Length", str(len(data)))

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from kit.deadline import limit
 from lake import Lake, Made
 from pyiceberg.manifest import DataFile
 from pyiceberg.typedef import Record
@@ -236,7 +237,7 @@ def test_the_script_of_the_docs_compares_an_audit_with_another_engine(
     def run(found: dict[str, Any]) -> tuple[int, str]:
         command = [python, str(AGAINST), "--against", engine]
         done = subprocess.run(
-            command, input=json.dumps(found), capture_output=True, text=True, timeout=400, check=False
+            command, input=json.dumps(found), capture_output=True, text=True, timeout=limit(), check=False
         )
         return done.returncode, done.stdout + done.stderr[-2000:]
 

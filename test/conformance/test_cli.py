@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 from collections.abc import Callable
 
 import pytest
+from kit.deadline import eventually
 from kit.ports import free_port
 from lake import Made
 from server import Cache, Caches, Mode
-
-from kit.ports import free_port
 
 Table = Callable[[str], Made]
 
@@ -69,9 +67,7 @@ def test_what_is_wrong_is_said_with_its_name_and_a_code(arguments: list[str], sa
 def test_ready_is_one_line_on_standard_output(table: Table, private: Callable[..., Cache]) -> None:
     cache = private(["--metadata", table("one_file").metadata])
     line = f"ready {cache.endpoint} {cache.http}\n"
-    deadline = time.monotonic() + 120
-    while cache.output("local") != line and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually("the line", lambda: cache.output("local") == line)
     with cache.client() as client:
         assert client.status()["state"] == "Ready"
     cache.stop()

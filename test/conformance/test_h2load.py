@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from client import Client, path_descriptor
+from kit.deadline import limit
 from lake import Made
 from server import Cache, Caches, Mode
 
@@ -39,7 +40,7 @@ def h2load(address: str, method: str, message: bytes, folder: Path, calls: int) 
     command += [f"--max-concurrent-streams={CALLS_A_CONNECTION}", f"--data={body}"]
     command += ["--header=content-type: application/grpc", "--header=te: trailers"]
     done = subprocess.run(
-        [*command, f"http://{address}/{SERVICE}/{method}"], capture_output=True, text=True, timeout=300, check=False
+        [*command, f"http://{address}/{SERVICE}/{method}"], capture_output=True, text=True, timeout=limit(), check=False
     )
     report = f"{' '.join(command)}\n{done.stdout}{done.stderr}"
     assert done.returncode == 0, report

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from client import Client
+from kit.deadline import limit
 from lake import Made
 from readers import STATIC, Readers
 from server import Cache, Caches, Mode
@@ -39,7 +40,7 @@ def java(request: pytest.FixtureRequest, *arguments: str) -> subprocess.Complete
     if jars is None:
         pytest.skip("no --java-flight given: run 'make test-conformance'")
     command = ["java", *JVM, "-cp", f"{jars}/*", str(PROGRAM), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=limit(), check=False)
 
 
 @pytest.mark.parametrize("name", ["plain", "types"])

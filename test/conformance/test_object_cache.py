@@ -4,11 +4,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,21 +16,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from client import Client
+from kit.deadline import Wait, eventually, limit, pause
 from kit.ports import free_port
 from lake import Lake, Made
 from server import Cache, s3_environment
 from stores import BUCKET, minio
 
-from kit.ports import free_port
-
-_LIMIT = 120.0
 _FILES = 5
 _MEGABYTES = int(os.environ.get("OBJECTCACHE_MB", "80"))
 _ROWS = _MEGABYTES * 1_000_000 // (32 * _FILES)  # rows per file, of 32 incompressible bytes each
 
 
 def _read(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=limit()) as answer:
         return answer.read().decode()
 
 
@@ -50,15 +46,16 @@ class Origin:
 
     def sent(self, at_least: float = 0) -> float:
         """The bytes that MinIO has sent since the last call; waits until its metric is final."""
-        begun, last = time.monotonic(), -1.0
-        while time.monotonic() - begun < _LIMIT:
-            now = _metric(_read(f"{self.url}/minio/v2/metrics/node"), "minio_s3_traffic_sent_bytes")
-            if now == last and now - self.told >= at_least:
-                break
+        wait, last = Wait(), -1.0
+        while (now := self._metric()) != last or now - self.told < at_least:
+            assert not wait.over(), f"MinIO says that it has sent {now - self.told} bytes, want {at_least}"
             last = now
-            time.sleep(11)  # MinIO's metrics are up to 10 s old
+            pause(11)  # MinIO's metrics are up to 10 s old
         since, self.told = last - self.told, last
         return since
+
+    def _metric(self) -> float:
+        return _metric(_read(f"{self.url}/minio/v2/metrics/node"), "minio_s3_traffic_sent_bytes")
 
     def size(self) -> int:
         """Bytes of the table's data files."""
@@ -124,13 +121,14 @@ class ObjectCaches:
 
 
 def _until_ready(url: str) -> None:
-    begun = time.monotonic()
-    while time.monotonic() - begun < _LIMIT:
-        with contextlib.suppress(OSError):
+    def ready() -> bool:
+        try:
             _read(f"{url}/ready")
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{url} does not get ready")
+        except OSError:
+            return False
+        return True
+
+    eventually(f"{url}/ready", ready)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import json
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 from client import Client, code_of
+from kit.deadline import eventually
 from lake import Made
 from server import Cache, Caches, Mode
 
@@ -258,15 +258,15 @@ def restarted(writer: Writer, cache: Cache, *names: str) -> None:
     """Kills processes, and waits until the data nodes have told the head what they have."""
     cache.restart(*names)
     cache.wait("Ready")
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
+
+    def known() -> bool:
         try:
             writer.act("put.drop", dataset="none")
         except pa.ArrowException as error:
-            if code_of(error) == "NOT_FOUND":  # and not UNAVAILABLE
-                return
-        time.sleep(0.05)
-    raise AssertionError(f"the data nodes have not come back: {cache.log(names[-1])}")
+            return code_of(error) == "NOT_FOUND"  # and not UNAVAILABLE
+        return False
+
+    eventually(f"the data nodes after {names} were killed", known)
 
 
 @pytest.fixture

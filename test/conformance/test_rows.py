@@ -12,6 +12,7 @@ import pytest
 import tables
 from canon import difference, rows_of
 from client import Client
+from kit.deadline import limit
 from lake import Lake, Made, Selection
 from seeds import seeds
 from server import Cache, Caches, Mode
@@ -195,5 +196,5 @@ def failure(cache: Cache) -> str:
         return cache.wait("Failed")["reason"]
     except AssertionError:
         (process,) = cache.processes.values()
-        assert process.wait(10) not in (0, 2), "a crash is no way to say so"
+        assert process.wait(limit()) not in (0, 2), "a crash is no way to say so"
         return cache.log("local")

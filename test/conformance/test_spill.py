@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import random
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from client import Client
+from kit.deadline import eventually
 from seeds import seeds
 from server import Cache
 
@@ -133,9 +133,12 @@ def test_flipped_bytes_are_never_served(
 
 def wait_for_spill(cache: Cache) -> list[dict[str, int]]:
     """What the head knows of the files of all data nodes, which report once a second."""
-    while not all("spill" in node for node in cache.status()["nodes"]):
-        time.sleep(0.1)
-    return [node["spill"] for node in cache.status()["nodes"]]
+
+    def told() -> list[dict[str, int]] | None:
+        nodes = cache.status()["nodes"]
+        return [node["spill"] for node in nodes] if all("spill" in node for node in nodes) else None
+
+    return eventually("the files of all data nodes in /status", told)
 
 
 def test_a_restarted_node_serves_from_its_files(

@@ -30,7 +30,7 @@ def main() -> None:
     rows = NamedSharding(mesh, PartitionSpec("data"))
     total = jax.jit(lambda values: values.sum())
 
-    loader = DataCache(endpoint, retry_seconds=60).loader(**options, columns=["id"])
+    loader = DataCache(endpoint, retry_seconds=600).loader(**options, columns=["id"])
     proof = verify(loader)
     if state:
         loader.load_state_dict(state["loader"])

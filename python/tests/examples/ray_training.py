@@ -27,7 +27,7 @@ def train(config: dict[str, Any]) -> None:
     from kubeflow_datacache import DataCache
     from kubeflow_datacache.torch import StreamingDataLoader, StreamingDataset
 
-    dataset = StreamingDataset(DataCache(config["endpoint"], retry_seconds=60), **config["options"], columns=["id"])
+    dataset = StreamingDataset(DataCache(config["endpoint"], retry_seconds=600), **config["options"], columns=["id"])
     loader = StreamingDataLoader(dataset, num_workers=1, device=ray.train.torch.get_device())
     state: dict[str, Any] = {"loader": loader.state_dict(), "steps": 0}
     checkpoint = ray.train.get_checkpoint()

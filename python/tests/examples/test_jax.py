@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax_process import EPOCHS, SAVED
+from kit.deadline import limit
 from kit.ports import free_port
 from small import ROWS, small_cache, steps_of
 from wide import tokens_of
@@ -25,7 +26,6 @@ from wide import tokens_of
 from kubeflow_datacache import DataCache, World
 
 OPTIONS: dict[str, Any] = {"global_batch_size": 24, "seed": 9, "tail": "drop"}
-SECONDS = 600
 DEVICES = 2  # of each process
 
 
@@ -61,7 +61,7 @@ def run(endpoint: str, folder: Path, processes: int, state: dict[str, Any] | Non
         )
         for process, file in enumerate(files)
     ]
-    errors = [one.communicate(timeout=SECONDS)[1] for one in started]
+    errors = [one.communicate(timeout=3 * limit())[1] for one in started]
     assert [one.returncode for one in started] == [0] * processes, "\n".join(errors)
     return [json.loads(file.read_text()) for file in files]
 

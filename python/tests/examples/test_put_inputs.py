@@ -18,6 +18,7 @@ import polars as pl
 import polars.testing
 import pyarrow as pa
 import pytest
+from kit.deadline import limit
 from ray_environment import ray_environment
 
 from kubeflow_datacache import ColumnError, DataCache, put
@@ -151,7 +152,7 @@ def test_datasets_of_ray(cache: DataCache, tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=600,
+            timeout=3 * limit(),
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
         )
     assert run.returncode == 0, run.stdout + run.stderr

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.deadline import limit
 from ray_environment import ray_environment
 from ray_training import EPOCHS, FAILS, SAVED, WORKERS
 from small import small_cache, steps_of
 
 OPTIONS: dict[str, Any] = {"global_batch_size": 23, "seed": 9, "tail": "keep"}
-SECONDS = 900
 
 
 @pytest.mark.skipif(not os.environ.get("RAY_RESTARTS"), reason="Ray's restart takes most of a minute: make test-ray")
@@ -31,7 +31,7 @@ def test_two_epochs_and_a_failure(server: Path, tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=SECONDS,
+            timeout=3 * limit(),
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
         )
     assert run.returncode == 0, run.stdout + run.stderr

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit.deadline import limit
 
 from kubeflow_datacache import DataCache
 
@@ -45,7 +46,12 @@ def test_a_frame_is_put_by_tasks(pytestconfig: pytest.Config) -> None:
     own = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYSPARK_PYTHON": python}
     with DataCache.local(puts=True, nodes=2, program=program, progress=False) as cache:
         ran = subprocess.run(
-            [python, "-c", _SCRIPT, cache.endpoint], env=own, capture_output=True, text=True, timeout=300, check=False
+            [python, "-c", _SCRIPT, cache.endpoint],
+            env=own,
+            capture_output=True,
+            text=True,
+            timeout=limit(),
+            check=False,
         )
         assert ran.returncode == 0, ran.stderr[-3000:]
         with DataCache(cache.endpoint, dataset=ran.stdout.split()[-1]) as frame:

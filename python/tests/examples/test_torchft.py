@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -19,7 +18,8 @@ from typing import Any
 
 import pytest
 import yaml
-from forked import SECONDS, run_script
+from forked import run_script
+from kit.deadline import Wait, limit, pause
 from small import small_cache, steps_of
 
 from kubeflow_datacache import World
@@ -94,11 +94,11 @@ def family_of(pid: int) -> list[int]:
 
 def await_that(condition: Callable[[], Any], what: str, logs: Path) -> Any:
     """Polls until a condition holds, and returns it."""
-    end = time.monotonic() + SECONDS
+    wait = Wait()
     while not (value := condition()):
         texts = "\n".join(one.read_text()[-3000:] for one in logs.glob("*.log"))
-        assert time.monotonic() < end, f"{what}:\n{texts}"
-        time.sleep(0.05)
+        assert not wait.over(), f"{what}:\n{texts}"
+        pause(0.05)
     return value
 
 
@@ -159,7 +159,7 @@ def test_the_runtimes_own_commands(server: Path, tmp_path: Path) -> None:
         last = await_that(lambda: together(back), "the lost pod is back", tmp_path) + 20
         (folder / "last.tmp").write_text(str(last))
         (folder / "last.tmp").rename(folder / "last")
-        assert [first.wait(SECONDS), second.wait(SECONDS)] == [0, 0]
+        assert [first.wait(limit()), second.wait(limit())] == [0, 0]
         assert check_commits([logged(0), logged(1)]) == {1, 2}
 
 

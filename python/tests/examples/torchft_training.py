@@ -11,7 +11,7 @@ import json
 import multiprocessing
 import os
 import sys
-import time
+import threading
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from kit.deadline import Wait, limit, pause
 from torch.nn.functional import cross_entropy
 from torchft import Manager, Optimizer, ProcessGroupGloo
 from torchft.coordination import LighthouseServer
@@ -28,7 +29,6 @@ from kubeflow_datacache.torch.torchft import Follow
 
 REPLICAS, KILLED = 3, 1
 BEFORE, AFTER = 12, 12  # committed steps before the kill, and with all replicas after it
-SECONDS = 300
 FORK = multiprocessing.get_context("fork")
 
 
@@ -37,7 +37,7 @@ def lighthouse(folder: Path) -> None:
     server = LighthouseServer("127.0.0.1:0", min_replicas=1, join_timeout_ms=10000, heartbeat_timeout_ms=2000)
     (folder / "address.tmp").write_text(f"http://127.0.0.1:{server.address().rpartition(':')[2].strip('/')}")
     (folder / "address.tmp").rename(folder / "address")
-    time.sleep(SECONDS)
+    threading.Event().wait()
 
 
 def forked(endpoint: str, options: dict[str, Any], folder: Path, me: int) -> None:
@@ -78,7 +78,7 @@ def replica(endpoint: str, options: dict[str, Any], folder: Path, me: int, fails
         **place,
     )
     optimizer = Optimizer(manager, inner)
-    loader = DataCache(endpoint, retry_seconds=60).loader(**options, columns=["id"])
+    loader = DataCache(endpoint, retry_seconds=600).loader(**options, columns=["id"])
     batches, failed = Follow(loader, manager), not fails
     with (folder / f"{me}.jsonl").open("a", buffering=1) as log:
         while manager.current_step() < last_step(folder):
@@ -102,7 +102,7 @@ def replica(endpoint: str, options: dict[str, Any], folder: Path, me: int, fails
             if manager.current_step() > step:
                 weights = [value for weight in model.parameters() for value in weight.flatten().tolist()]
                 log.write(json.dumps({**attempt, "weights": weights}) + "\n")
-            time.sleep(0.02)
+            pause(0.02)
     manager.shutdown(wait=False)
     os._exit(0)  # torchft's threads would not end
 
@@ -128,11 +128,11 @@ def logged(folder: Path, me: int) -> list[dict[str, Any]]:
 
 def wait(condition: Any, what: str, processes: list[BaseProcess]) -> None:
     """Polls until a condition holds, while the processes run."""
-    end = time.monotonic() + SECONDS
+    patience = Wait()
     while not condition():
-        assert time.monotonic() < end, what
+        assert not patience.over(), what
         assert all(process.is_alive() for process in processes), f"{what}: a process ended"
-        time.sleep(0.05)
+        pause(0.05)
 
 
 def main() -> None:
@@ -173,7 +173,7 @@ def main() -> None:
         latest = max(one["step"] for me in range(REPLICAS) for one in logged(folder, me))
         end_at(folder, latest + 20)
         for process in processes[1:]:
-            process.join(SECONDS)
+            process.join(limit())
     finally:
         for process in processes:
             process.kill()

@@ -59,7 +59,7 @@ def trainer(endpoint: str, options: dict[str, Any], folder: str, **arguments: An
         bf16=False, gradient_checkpointing=False, ddp_backend="gloo", eval_strategy="epoch", save_only_model=False,
         **arguments,
     )  # fmt: skip
-    cache = DataCache(endpoint, retry_seconds=60)
+    cache = DataCache(endpoint, retry_seconds=600)
     given: dict[str, Any] = {**options, "columns": ["id"], "transform": texts}
     held: dict[str, Any] = {**given, "filter": "id < 48", "shuffle": False, "global_batch_size": 12}
     made = CacheSFTTrainer(

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.deadline import limit
 from small import small_cache, steps_of
 
 from ranks import rank_environment
 
 OPTIONS: dict[str, Any] = {"global_batch_size": 32, "seed": 7, "tail": "drop"}
-SECONDS = 600
 RANKS = 2
 HERE = Path(__file__).parent
 
@@ -36,7 +36,7 @@ def endpoint(server: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def run(command: list[str | Path], environment: dict[str, str]) -> list[dict[str, Any]]:
     """What a program printed: a line of JSON for each rank, by rank."""
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=SECONDS, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=3 * limit(), check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]
     return sorted(lines, key=lambda one: one["rank"])
