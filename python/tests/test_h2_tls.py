@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 import trustme
-from kit.deadline import Wait, limit
+from kit.deadline import Wait, limit, pause
 
 from kubeflow_datacache.h2.tls import TlsStream
 
@@ -51,7 +51,7 @@ class Server:
         at = [0, *sorted(int(cut * len(records)) for cut in cuts), len(records)]
         for first, end in itertools.pairwise(at):
             self._plain.sendall(records[first:end])
-            threading.Event().wait(0.001)  # so that the client receives them apart
+            pause(0.001)  # so that the client receives them apart
 
     def receive(self) -> bytes:
         """The next bytes of the client."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 import trustme
+from kit.deadline import limit
 from peer import Peer
 from script import Connection, Script
 
@@ -91,7 +92,7 @@ def test_proxies_are_not_asked(
         address = proxy.location.replace("grpc://", "http://")
         for spelled in (name, name.upper()):
             monkeypatch.setenv(spelled, address)
-        cache = connect(peer.endpoint, 5.0, transport)
+        cache = connect(peer.endpoint, limit(), transport)
         assert cache.table(columns=["id"])[7] == {"id": 7}
     assert asked == []
 
