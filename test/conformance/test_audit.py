@@ -19,12 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from kit.deadline import limit
 from lake import Lake, Made
 from pyiceberg.manifest import DataFile
 from pyiceberg.typedef import Record
 from server import Cache, Caches
 from tables import evolving_table, random_table
+
+from kit.deadline import limit
 
 Table = Callable[[str], Made]
 Private = Callable[..., Cache]

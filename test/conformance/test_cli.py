@@ -9,10 +9,11 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from kit.deadline import eventually
-from kit.ports import free_port
 from lake import Made
 from server import Cache, Caches, Mode
+
+from kit.deadline import eventually
+from kit.ports import free_port
 
 Table = Callable[[str], Made]
 

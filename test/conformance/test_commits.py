@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 from canon import difference, rows_of
 from catalog_proxy import FAULTS, Fault, Handler, Proxy, killing
-from kit.deadline import eventually
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -27,6 +26,8 @@ from seeds import seeds
 from server import Cache, Caches, s3_environment
 from stores import BUCKET, minio, rest_catalog
 from test_puts import SCHEMA, Writer, refused, rows
+
+from kit.deadline import eventually
 
 PARTS, ROWS = 4, 500
 

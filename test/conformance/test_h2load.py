@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 from client import Client, path_descriptor
-from kit.deadline import limit
 from lake import Made
 from server import Cache, Caches, Mode
+
+from kit.deadline import limit
 
 SERVICE = "arrow.flight.protocol.FlightService"
 INFOS, STREAMS = 5000, 500

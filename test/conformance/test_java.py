@@ -12,10 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from client import Client
-from kit.deadline import limit
 from lake import Made
 from readers import STATIC, Readers
 from server import Cache, Caches, Mode
+
+from kit.deadline import limit
 
 PROGRAM = Path(__file__).with_name("java") / "FlightRead.java"
 # JVM options that Arrow's Java requires: https://arrow.apache.org/docs/java/install.html

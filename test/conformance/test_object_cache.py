@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from client import Client
-from kit.deadline import Wait, eventually, limit, pause
-from kit.ports import free_port
 from lake import Lake, Made
 from server import Cache, s3_environment
 from stores import BUCKET, minio
+
+from kit.deadline import Wait, eventually, limit, pause
+from kit.ports import free_port
 
 _FILES = 5
 _MEGABYTES = int(os.environ.get("OBJECTCACHE_MB", "80"))

@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 from client import Client, code_of
-from kit.deadline import eventually
 from lake import Made
 from server import Cache, Caches, Mode
+
+from kit.deadline import eventually
 
 SCHEMA = pa.schema(
     [

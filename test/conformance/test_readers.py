@@ -20,10 +20,11 @@ import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 from client import code_of, command_descriptor
-from kit.deadline import eventually, limit
 from lake import Made
 from readers import AUDIENCE, STATIC, Readers, bearer
 from server import Cache, Caches, Mode
+
+from kit.deadline import eventually, limit
 
 Table = Callable[[str], Made]
 SHARD = command_descriptor(kind="shard", index=0, total=1, job="claimed")

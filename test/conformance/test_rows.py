@@ -12,10 +12,11 @@ import pytest
 import tables
 from canon import difference, rows_of
 from client import Client
-from kit.deadline import limit
 from lake import Lake, Made, Selection
 from seeds import seeds
 from server import Cache, Caches, Mode
+
+from kit.deadline import limit
 
 Table = Callable[[str], Made]
 Connect = Callable[[Cache], Client]

@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from client import Client
-from kit.deadline import eventually
 from seeds import seeds
 from server import Cache
+
+from kit.deadline import eventually
 
 Connect = Callable[[Cache], Client]
 

@@ -12,9 +12,10 @@ import pyarrow.flight as fl
 import pytest
 import trustme
 from client import path_descriptor
-from kit.deadline import limit
 from lake import Made
 from server import Cache, Caches, Mode
+
+from kit.deadline import limit
 
 Table = Callable[[str], Made]
 

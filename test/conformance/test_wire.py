@@ -16,9 +16,10 @@ import pyarrow.flight as fl
 import pytest
 from canon import rows_of
 from client import Client, code_of, command_descriptor, metadata, node_of, path_descriptor
-from kit.deadline import pause
 from lake import Made, Selection
 from server import Cache, Caches, Mode
+
+from kit.deadline import pause
 
 Table = Callable[[str], Made]
 Connect = Callable[[Cache], Client]
