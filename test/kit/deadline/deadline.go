@@ -81,13 +81,16 @@ func Eventually(t testing.TB, check func() error) {
 // Eventually is the package's function for a wait that has begun.
 func (w *Wait) Eventually(t testing.TB, check func() error) {
 	t.Helper()
+	if err := w.Poll(check); err != nil {
+		t.Fatalf("after %s still: %v", time.Since(w.began).Round(time.Second), err)
+	}
+}
+
+// Poll is Eventually outside of a test's own goroutine: at the time limit it returns the last error.
+func (w *Wait) Poll(check func() error) error {
 	for ; ; time.Sleep(poll) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if w.Over() {
-			t.Fatalf("after %s still: %v", time.Since(w.began).Round(time.Second), err)
+		if err := check(); err == nil || w.Over() {
+			return err
 		}
 	}
 }

@@ -47,7 +47,7 @@ func (t *Table) AppendRecord(rec arrow.RecordBatch) {
 func (t *Table) pause() {
 	if s := t.table.CurrentSnapshot(); s != nil {
 		for time.Now().UnixMilli() <= s.TimestampMs {
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) //nolint:forbidigo // the unit of the clock
 		}
 	}
 }

@@ -4,6 +4,7 @@
 package kubetest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -11,10 +12,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"k8s.io/client-go/rest"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
@@ -166,29 +167,20 @@ func (c *Cluster) ask(ctx context.Context, method, url string) (status int, text
 	return proctest.Request(ctx, c.http, method, url)
 }
 
-// startDeadline is the time limit for the start of each component: it takes seconds on an idle machine.
-const startDeadline = 5 * time.Minute
-
-const pollInterval = 50 * time.Millisecond
-
-// await calls ask until it returns nil, a program has ended, or startDeadline has passed.
+// await calls ask until it returns nil, a program or ctx has ended, or the time limit is over.
 func (c *Cluster) await(ctx context.Context, what string, ask func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, startDeadline)
-	defer cancel()
-	for {
+	var dead error
+	err := deadline.StartLong(Deadline).Poll(func() error {
 		err := ask(ctx)
-		if err == nil {
+		if dead = cmp.Or(c.processes.check(), ctx.Err()); dead != nil {
 			return nil
 		}
-		if dead := c.processes.check(); dead != nil {
-			return fmt.Errorf("waiting for %s: %w", what, dead)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waited %v for %s: %w", startDeadline, what, err)
-		case <-time.After(pollInterval):
-		}
+		return err
+	})
+	if err = cmp.Or(dead, err); err != nil {
+		return fmt.Errorf("waiting for %s: %w", what, err)
 	}
+	return nil
 }
 
 func (c *Cluster) tool(name string) string { return filepath.Join(c.tools, "bin", name) }

@@ -7,12 +7,16 @@ package proctest
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeflow/datacache/test/kit/deadline"
 )
@@ -29,35 +33,61 @@ type Process struct {
 	Name   string  // used in messages
 	Output *Output // its stdout and stderr
 
-	t     testing.TB
-	cmd   *exec.Cmd
-	ended chan struct{} // closed when the process is gone
+	t      testing.TB
+	cmd    *exec.Cmd
+	killed atomic.Bool   // Kill has sent SIGKILL to the group
+	exited chan struct{} // closed when the process has ended; others of its group may live
+	ended  chan struct{} // closed when the whole group has ended
+	left   error         // what it left running, if it was not killed; set before ended is closed
 }
 
-// Start runs a program with exactly the environment env ("name=value"; nil: that of this process), in its own process group; if it can't,
-// the test fails. At the end of the test the group is killed; the test fails if the process's log shows a race or a panic, and the log is
-// shown if the test has failed. The group's leader dies with the test binary, even if that is killed.
+// Start runs a program with the environment env ("name=value"; nil: that of this process) and this process's TMPDIR, unless env has its own, in
+// its own process group; if it can't, the test fails. At the end of the test the group is killed; the test fails if the process had ended and
+// left others of its group running, or if its log shows a race or a panic, and the log is shown if the test has failed. The group's leader dies
+// with the test binary, even if that is killed.
 func Start(t testing.TB, name string, env []string, program string, args ...string) *Process {
 	t.Helper()
-	p := &Process{Name: name, Output: &Output{}, t: t, ended: make(chan struct{})}
+	p := &Process{Name: name, Output: &Output{}, t: t, exited: make(chan struct{}), ended: make(chan struct{})}
 	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), program, args...) // t.Context() is canceled before cleanUp
-	p.cmd.Env = env
+	if env != nil {
+		p.cmd.Env = append([]string{"TMPDIR=" + os.TempDir()}, env...)
+	}
 	p.cmd.Stdout, p.cmd.Stderr = p.Output, p.Output
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("start %s: %v", name, err)
 	}
-	go func() {
-		defer close(p.ended)
-		_ = p.cmd.Wait() // tests that care check the exit code
-	}()
+	go p.wait()
 	t.Cleanup(p.cleanUp)
 	return p
 }
 
-// cleanUp kills the process, fails the test if the log has an inexcusable text, and shows the log if the test failed.
+// wait waits for the process, and then for the rest of its group.
+func (p *Process) wait() {
+	defer close(p.ended)
+	for unix.Waitid(unix.P_PID, p.PID(), nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR { //nolint:revive // again
+	}
+	close(p.exited) // no other process gets the ID of the group before cmd.Wait
+	p.left = deadline.Start().Poll(p.alone)
+	_ = syscall.Kill(-p.PID(), syscall.SIGKILL) // cmd.Wait waits for all that write to Output
+	_ = p.cmd.Wait()                            // tests that care check the exit code
+}
+
+// alone returns an error that names the other processes of the group, unless it was killed.
+func (p *Process) alone() error {
+	others := living(func(_, group int) bool { return group == p.PID() })
+	if len(others) == 0 || p.killed.Load() {
+		return nil
+	}
+	return fmt.Errorf("%s has ended and left running %v", p.Name, others)
+}
+
+// cleanUp kills the process, fails the test if it left others running or its log has an inexcusable text, and shows the log if the test failed.
 func (p *Process) cleanUp() {
 	p.Kill()
+	if p.left != nil {
+		p.t.Error(p.left)
+	}
 	log := p.Output.String()
 	for _, bad := range inexcusable {
 		if strings.Contains(log, bad) {
@@ -75,14 +105,14 @@ func (p *Process) cleanUp() {
 // PID is the process ID. The system may reuse it after the process has ended.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Kill kills the process and its group and waits until it is gone. It does nothing if the process has ended.
+// Kill kills the process and its group and waits until it is gone. If the process has ended, it waits for the rest of the group.
 func (p *Process) Kill() {
 	select {
-	case <-p.ended:
-		return
+	case <-p.exited:
 	default:
+		p.killed.Store(true)
+		_ = syscall.Kill(-p.PID(), syscall.SIGKILL) // fails if it has ended meanwhile
 	}
-	_ = syscall.Kill(-p.PID(), syscall.SIGKILL) // fails if it has ended meanwhile
 	<-p.ended
 }
 

@@ -7,16 +7,14 @@ import (
 	"errors"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/kubeflow/datacache/test/kit/deadline"
 )
-
-const patience = 2 * time.Minute // long, since the machine may be busy
 
 func shell(t testing.TB, script string) *Process {
 	t.Helper()
@@ -59,6 +57,40 @@ func TestKillEndsTheGroup(t *testing.T) {
 	})
 }
 
+func TestChildrenAreFound(t *testing.T) {
+	t.Parallel()
+	p := shell(t, "sleep 600 >/dev/null 2>&1 & echo $!")
+	child, err := strconv.Atoi(written(t, p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadline.Receive(t, p.exited, "the shell to end")
+	if err := p.alone(); err == nil || !strings.Contains(err.Error(), strconv.Itoa(child)+" (sleep)") {
+		t.Errorf("the shell left child %d running: %v", child, err)
+	}
+	if err := syscall.Kill(child, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.Exit(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+func TestFilesAndOrphansAreFound(t *testing.T) { //nolint:paralleltest // this process has no other child meanwhile
+	folder := t.TempDir()
+	if err := nothingLeft(folder); err != nil {
+		t.Error(err)
+	}
+	p := shell(t, "echo; sleep 600")
+	written(t, p)
+	if err := os.WriteFile(filepath.Join(folder, "a-file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := nothingLeft(folder); err == nil || !strings.Contains(err.Error(), "(sh)") || !strings.Contains(err.Error(), "a-file") {
+		t.Errorf("a process and a file: %v", err)
+	}
+}
+
 func TestSignalAndExit(t *testing.T) {
 	t.Parallel()
 	p := shell(t, "trap 'exit 7' TERM; echo ready; while :; do sleep 0.1; done")
@@ -76,6 +108,7 @@ type verdict struct {
 	logged int
 }
 
+func (v *verdict) Error(...any)          { v.failed = true }
 func (v *verdict) Errorf(string, ...any) { v.failed = true }
 func (v *verdict) Failed() bool          { return v.failed }
 func (v *verdict) Logf(string, ...any)   { v.logged++ }
@@ -84,10 +117,12 @@ func TestLogIsJudgedAndShown(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name, log     string
+		left          error
 		failed, wants bool // whether the test has failed already, and whether it must fail
 	}{
 		{name: "fine", log: "ready"},
 		{name: "failed before", log: "ready", failed: true, wants: true},
+		{name: "left a child", left: errors.New("a child"), wants: true},
 		{name: "race", log: "WARNING: DATA RACE", wants: true},
 		{name: "panic", log: "panic: no", wants: true},
 		{name: "crash", log: "fatal error: all goroutines are asleep", wants: true},
@@ -97,7 +132,7 @@ func TestLogIsJudgedAndShown(t *testing.T) {
 			v := &verdict{TB: t, failed: test.failed}
 			p := shell(t, "exit 0")
 			p.Exit()
-			judged := &Process{Name: p.Name, Output: &Output{}, t: v, cmd: p.cmd, ended: p.ended}
+			judged := &Process{Name: p.Name, Output: &Output{}, t: v, cmd: p.cmd, exited: p.exited, ended: p.ended, left: test.left}
 			if _, err := judged.Output.Write([]byte(test.log)); err != nil {
 				t.Fatal(err)
 			}

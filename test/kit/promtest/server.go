@@ -18,7 +18,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -28,9 +27,6 @@ import (
 
 // interval is how often a Server scrapes, and for how long it waits for an answer.
 const interval = "1s"
-
-// patience is how long a Server may take to answer; it is long because the machine may be busy.
-const patience = 2 * time.Minute
 
 // Pod is a port of a pod, as Prometheus discovers it in a cluster.
 type Pod struct {

@@ -12,9 +12,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // get does a GET on a connection of its own.
@@ -216,9 +217,12 @@ func TestEndsWithTheTest(t *testing.T) {
 			}
 			ended <- err
 		}()
-		for stall.Hits() == 0 { // bounded by the test's own deadline
-			time.Sleep(time.Millisecond)
-		}
+		deadline.Eventually(t, func() error {
+			if stall.Hits() == 0 {
+				return errors.New("no request has come")
+			}
+			return nil
+		})
 	})
 	<-ended // with or without an error: it only matters that it ends
 	if _, err := http.Get(url); err == nil {
