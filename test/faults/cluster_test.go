@@ -33,12 +33,18 @@ type cluster struct {
 	nodes     []*process
 }
 
-// newCluster reserves addresses; it starts nothing.
+// never is a time limit of a server that is longer than any test: a slow machine must not make the server reach it.
+const never = "24h"
+
+// frozenIsLost are the flags of a head that counts a data node as lost once it is silent for a while, such as a stopped process.
+var frozenIsLost = []string{"--node-timeout", "10s"}
+
+// newCluster reserves addresses; it starts nothing. The head counts a data node as lost when its connection ends, and not when it is silent.
 func newCluster(t *testing.T, l *lake, nodes int) *cluster {
 	t.Helper()
 	c := &cluster{
 		t: t, lake: l, headAddr: proctest.FreeAddress(t), nodes: make([]*process, nodes),
-		args: []string{"--grace", "10m"}, headArgs: []string{"--node-timeout", "3s"},
+		args: []string{"--grace", never}, headArgs: []string{"--node-timeout", never},
 	}
 	for range nodes {
 		c.nodeAddrs = append(c.nodeAddrs, proctest.FreeAddress(t))
@@ -117,34 +123,48 @@ func (c *cluster) awaitPlan() {
 	})
 }
 
-// await waits until the head reports the state with a reason that contains the given text, and returns its status.
-func (c *cluster) await(want protocol.State, reason string) protocol.Status {
+// await waits until the head reports the state with a reason that contains the given texts, and returns its status. Each start of a head has
+// another address for its status, so it is that of the last one. It is Ready only with the last process that was started for each data node.
+func (c *cluster) await(want protocol.State, reasons ...string) protocol.Status {
 	c.t.Helper()
 	c.head.alive()
 	var last protocol.Status
 	deadline.Eventually(c.t, func() (err error) {
-		last, err = statusOf[protocol.Status](c.head)
-		if err == nil && (last.State != want || !strings.Contains(last.Reason, reason)) {
-			err = fmt.Errorf("the head is %s: %q, want %s: %q", last.State, last.Reason, want, reason)
+		if last, err = statusOf[protocol.Status](c.head); err != nil {
+			return err
 		}
-		return err
+		if lacks := slices.ContainsFunc(reasons, func(r string) bool { return !strings.Contains(last.Reason, r) }); last.State != want || lacks {
+			return fmt.Errorf("the head is %s: %q, want %s: %q", last.State, last.Reason, want, reasons)
+		}
+		if want != protocol.StateReady {
+			return nil
+		}
+		return c.listedBy(last)
 	})
 	return last
+}
+
+// listedBy returns an error unless a head lists the processes of all data nodes.
+func (c *cluster) listedBy(head protocol.Status) error {
+	for i, p := range c.nodes {
+		if p == nil {
+			continue // not a process of its own
+		}
+		own, err := p.incarnation()
+		if err != nil {
+			return err
+		}
+		if listed := head.Nodes[i].Incarnation; listed != own {
+			return fmt.Errorf("the head lists incarnation %s of data node %d, whose process has %s", listed, i, own)
+		}
+	}
+	return nil
 }
 
 // awaitNode waits until a data node reports the state with a reason that contains the given text.
 func (c *cluster) awaitNode(i int, want, reason string) node.Status {
 	c.t.Helper()
-	c.nodes[i].alive()
-	var last node.Status
-	deadline.Eventually(c.t, func() (err error) {
-		last, err = statusOf[node.Status](c.nodes[i])
-		if err == nil && (last.State != want || !strings.Contains(last.Reason, reason)) {
-			err = fmt.Errorf("node %d is %s: %q, want %s: %q", i, last.State, last.Reason, want, reason)
-		}
-		return err
-	})
-	return last
+	return c.nodes[i].awaitNode(want, reason)
 }
 
 // reads returns the keys of data files that a process read, identified by its access key.

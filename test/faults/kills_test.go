@@ -269,27 +269,25 @@ func TestTwoProcessesWithOneIndex(t *testing.T) {
 	for name, end := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGSTOP} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := running(t, onS3(t, 4, 50, 25), 2)
-			older, address := c.nodes[0], c.nodeAddrs[0]
-			c.nodeAddrs[0], c.httpAddrs[0] = proctest.FreeAddress(t), proctest.FreeAddress(t)
-			c.startNode(0)
-			refusal := fmt.Sprintf("data node 0 is the living process at %s, so the process at %s can't be it", address, c.nodeAddrs[0])
-			c.awaitNode(0, "Waiting", refusal)
-			c.nodes[0].logs(refusal)
-			older.alive()
-			if s := c.await(protocol.StateReady, ""); s.Nodes[0].Address != address || s.Nodes[0].Restarts != 0 {
+			c := newCluster(t, onS3(t, 4, 50, 25), 2)
+			if end == syscall.SIGSTOP {
+				c.headArgs = frozenIsLost
+			}
+			c.startAll()
+			c.await(protocol.StateReady)
+			address, another := c.nodeAddrs[0], proctest.FreeAddress(t)
+			newer := c.spawnNode(0, another, proctest.FreeAddress(t))
+			refusal := fmt.Sprintf("data node 0 is the living process at %s, so the process at %s can't be it", address, another)
+			newer.awaitNode("Waiting", refusal)
+			newer.logs(refusal)
+			if s := c.await(protocol.StateReady); s.Nodes[0].Address != address || s.Nodes[0].Restarts != 0 {
 				t.Errorf("data node 0 is %+v, want the older process", s.Nodes[0])
 			}
 			c.servesAll(2)
 
-			older.signal(end)
-			deadline.Eventually(t, func() error {
-				s, err := statusOf[protocol.Status](c.head)
-				if err == nil && (s.State != protocol.StateReady || s.Nodes[0].Address != c.nodeAddrs[0]) {
-					err = fmt.Errorf("the head is %s: %s, data node 0 at %s", s.State, s.Reason, s.Nodes[0].Address)
-				}
-				return err
-			})
+			c.nodes[0].signal(end)
+			c.nodes[0] = newer
+			c.await(protocol.StateReady)
 			c.servesAll(2)
 		})
 	}

@@ -178,14 +178,14 @@ func TestCatalogThatDrips(t *testing.T) {
 	c := newCluster(t, l, 1)
 	c.headArgs = slices.Concat(c.headArgs, cat.args(), []string{"--stall-timeout", "400ms", "--load-timeout", "4s"})
 	c.startAll()
-	c.await(protocol.StatePlanning, "trying again in")
 	failedWith(c, "no progress for 4s", cat.server.URL, "the catalog does not answer", "KB/s for ")
 
-	cat.drips.Store(false)
 	c = newCluster(t, l, 1)
-	c.headArgs = slices.Concat(c.headArgs, cat.args())
+	c.headArgs = slices.Concat(c.headArgs, cat.args(), []string{"--stall-timeout", "400ms"})
 	c.startAll()
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StatePlanning, "trying again in")
+	cat.drips.Store(false)
+	c.await(protocol.StateReady)
 }
 
 // TestHeadAndNodeLostWhileTheTableMoves kills the head and one of two nodes together, after a commit to the table. The other node's
@@ -201,7 +201,7 @@ func TestHeadAndNodeLostWhileTheTableMoves(t *testing.T) {
 			pinned := l.rows
 			c.head.kill()
 			c.nodes[0].kill()
-			c.nodes[1].signal(syscall.SIGSTOP) // so that the new node joins first
+			c.nodes[1].freeze() // so that the new node joins first
 			l.append(50)
 			l.publish(2)
 			c.startHead()
@@ -275,20 +275,13 @@ func TestStoreThatTrickles(t *testing.T) {
 	c.args = append(c.args, "--stall-timeout", "1s")
 	c.startHead()
 	c.awaitPlan()
-	slow := l.s3.Inject(s3test.Match{Key: l.files[2], Count: 2}, s3test.Trickle(5000))
+	slow := l.s3.Inject(s3test.Match{Key: l.files[2]}, s3test.Trickle(5000))
 	c.startNode(0)
-	s := c.await(protocol.StateLoading, "the answer is slow: ")
-	for _, part := range []string{"loading 75% (3/4 splits); data node 0: ", l.name(2), "KB/s for 1", "trying again (attempt "} {
-		if !strings.Contains(s.Reason, part) {
-			t.Errorf("the reason %q lacks %q", s.Reason, part)
-		}
-	}
-	c.await(protocol.StateReady, "")
-	if slow.Hits() != 2 {
-		t.Errorf("%d answers trickled, want 2", slow.Hits())
-	}
-	if retries := c.nodes[0].metric("datacache_objstore_retries_total"); retries != 2 {
-		t.Errorf("%.0f retries, want 2", retries)
+	c.await(protocol.StateLoading, "loading 75% (3/4 splits); data node 0: ", l.name(2), "the answer is slow: ", "KB/s for ", "trying again (attempt ")
+	slow.Remove()
+	c.await(protocol.StateReady)
+	if retries := c.nodes[0].metric("datacache_objstore_retries_total"); retries < 1 {
+		t.Errorf("%.0f retries, want one for each answer that was abandoned", retries)
 	}
 	c.servesAll(2)
 }

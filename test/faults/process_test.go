@@ -4,7 +4,6 @@
 package faults
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -13,8 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
@@ -26,12 +25,13 @@ type process struct {
 	http   string // host:port of /status and the like
 	server *proctest.Process
 	output *proctest.Output
+	known  string // incarnation of a data node, once it was read
 }
 
 // start runs cacheserver with the arguments; env is added to an almost empty environment.
 func start(t *testing.T, name, http string, env []string, args ...string) *process {
 	t.Helper()
-	env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + t.TempDir()}, env...)
+	env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, env...)
 	server := proctest.Start(t, name, env, binary, args...)
 	return &process{t: t, name: name, http: http, server: server, output: server.Output}
 }
@@ -43,6 +43,19 @@ func (p *process) kill() { p.server.Kill() }
 func (p *process) signal(s syscall.Signal) {
 	p.t.Helper()
 	p.server.Signal(s)
+}
+
+// freeze stops a living process in the middle of what it does, until it is sent SIGCONT.
+func (p *process) freeze() {
+	p.t.Helper()
+	p.signal(syscall.SIGSTOP)
+	deadline.Eventually(p.t, func() error {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.server.PID()))
+		if err == nil && !strings.Contains(string(text), "\nState:\tT") {
+			err = fmt.Errorf("%s is not stopped", p.name)
+		}
+		return err
+	})
 }
 
 // alive fails the test if the process has ended.
@@ -70,9 +83,7 @@ func (p *process) logs(text string) {
 
 // get requests one of the process's HTTP pages.
 func (p *process) get(path string) (code int, body string, err error) {
-	ctx, cancel := context.WithTimeout(p.t.Context(), 5*time.Second)
-	defer cancel()
-	return proctest.Request(ctx, http.DefaultClient, http.MethodGet, "http://"+p.http+path)
+	return proctest.Request(deadline.Context(p.t), http.DefaultClient, http.MethodGet, "http://"+p.http+path)
 }
 
 // ready reports whether /ready returns 200, and its text.
@@ -95,6 +106,31 @@ func statusOf[T any](p *process) (T, error) {
 		return status, fmt.Errorf("/status of %s: %d", p.name, code)
 	}
 	return status, json.Unmarshal([]byte(text), &status)
+}
+
+// incarnation returns that of a data node's process.
+func (p *process) incarnation() (string, error) {
+	if p.known != "" {
+		return p.known, nil
+	}
+	s, err := statusOf[node.Status](p)
+	p.known = s.Incarnation
+	return p.known, err
+}
+
+// awaitNode waits until a data node's process reports the state with a reason that contains the given text.
+func (p *process) awaitNode(want, reason string) node.Status {
+	p.t.Helper()
+	p.alive()
+	var last node.Status
+	deadline.Eventually(p.t, func() (err error) {
+		last, err = statusOf[node.Status](p)
+		if err == nil && (last.State != want || !strings.Contains(last.Reason, reason)) {
+			err = fmt.Errorf("%s is %s: %q, want %s: %q", p.name, last.State, last.Reason, want, reason)
+		}
+		return err
+	})
+	return last
 }
 
 // metric sums a metric over its labels.

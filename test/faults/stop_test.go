@@ -65,7 +65,6 @@ func TestNodeToldToStopCutsStreamsAfterTheGrace(t *testing.T) {
 func TestHeadToldToStopDoesNotWaitForItsNodes(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, onS3(t, 2, 50, 25), 2)
-	c.args = []string{"--grace", "60s"}
 	c.startAll()
 	c.await(protocol.StateReady, "")
 	c.head.signal(syscall.SIGTERM)
@@ -107,7 +106,7 @@ func TestLocalStops(t *testing.T) {
 	l := onS3(t, 2, 50, 25)
 	c := newCluster(t, l, 1)
 	http := proctest.FreeAddress(t)
-	c.head = start(t, "local", http, c.env("local"), "local", "--metadata", l.location, "--nodes", "2", "--listen", c.headAddr, "--http", http, "--grace", "60s")
+	c.head = start(t, "local", http, c.env("local"), "local", "--metadata", l.location, "--nodes", "2", "--listen", c.headAddr, "--http", http, "--grace", never)
 	c.await(protocol.StateReady, "")
 	c.head.logs("ready grpc://" + c.headAddr + " http://" + http)
 	c.servesAll(3)
