@@ -10,11 +10,13 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	bignumber "math/big"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,11 +45,15 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 			if err := os.WriteFile(cert, []byte("not a certificate"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(3 * time.Second)
-			if serial := presented(t, c.headAddr); serial != 1 {
-				t.Errorf("with an invalid file, the head presents certificate %d, want 1", serial)
-			}
-			c.head.logs("file is invalid")
+			deadline.Eventually(t, func() error { // the head looks at its files when somebody connects
+				if serial := presented(t, c.headAddr); serial != 1 {
+					t.Fatalf("with an invalid file, the head presents certificate %d, want 1", serial)
+				}
+				if !strings.Contains(c.head.output.String(), "file is invalid") {
+					return errors.New("the head has not read the invalid file")
+				}
+				return nil
+			})
 			writePair(t, cert, key, 2)
 			for name, address := range servers {
 				deadline.Eventually(t, func() error {
@@ -68,7 +74,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 func presented(t *testing.T, address string) int64 {
 	t.Helper()
 	config := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}} //nolint:gosec // the test looks at the certificate itself
-	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: deadline.Limit()}, Config: config}).DialContext(t.Context(), "tcp", address)
+	conn, err := (&tls.Dialer{Config: config}).DialContext(deadline.Context(t), "tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -203,7 +203,7 @@ func TestCrowds(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, big(t), 1)
 	c.headArgs = append(c.headArgs, "--puts")
-	c.variables = append(c.variables, fmt.Sprintf("GOMEMLIMIT=%d", headLimit+slack()/2)) // as pods have it: of the head, since data nodes set their own
+	c.variables = append(c.variables, headMemory())
 	c.nodeArgs = append(c.nodeArgs, "--memory-limit", fmt.Sprint(nodeLimit))
 	c.startAll()
 	c.await("Ready", "")

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -24,6 +23,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/pick"
 	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
@@ -51,7 +51,7 @@ func numbers(t *testing.T, variables, headArgs []string) *cluster {
 		t.Fatal("the table could not be made; see the test that tried first")
 	}
 	c := newCluster(t, &lake{t: t, location: numbersMade}, 1)
-	c.variables, c.headArgs = variables, append(c.headArgs, headArgs...)
+	c.variables, c.headArgs = append(variables, headMemory()), append(c.headArgs, headArgs...)
 	c.nodeArgs = append(c.nodeArgs, "--memory-limit", strconv.Itoa(nodeLimit))
 	c.startAll()
 	c.await("Ready", "")
@@ -132,6 +132,18 @@ func (p *process) cpu() float64 {
 	return float64(ticks) / 100
 }
 
+// computes waits until the process has used that many more seconds of processor time.
+func (p *process) computes(seconds float64) {
+	p.t.Helper()
+	before := p.cpu()
+	deadline.Eventually(p.t, func() error {
+		if used := p.cpu() - before; used < seconds {
+			return fmt.Errorf("%s has used %.2f s of processor time, want %.2f", p.name, used, seconds)
+		}
+		return nil
+	})
+}
+
 // TestLargeFilterLetsOthersPass evaluates small filters while a client has several large ones evaluated, and checks that the data node stops
 // when that client leaves.
 func TestLargeFilterLetsOthersPass(t *testing.T) {
@@ -146,24 +158,21 @@ func TestLargeFilterLetsOthersPass(t *testing.T) {
 			}
 		})
 	}
-	for busy := c.nodes[0].cpu() + 0.5; c.nodes[0].cpu() < busy; {
-		time.Sleep(10 * time.Millisecond)
-	}
-	for _, job := range []string{"small", "large"} {
-		begin := time.Now()
-		c.selects(fmt.Sprintf("id < %d", 100+len(job)), job, int64(100+len(job)))
-		t.Logf("a small filter of job %s took %s", job, time.Since(begin))
+	c.nodes[0].computes(0.5)
+	for i, job := range []string{"small", "large"} {
+		c.selects(fmt.Sprintf("id < %d", 100+i), job, int64(100+i))
 	}
 	leave()
 	clients.Wait()
 	deadline.Eventually(t, func() error {
-		before := c.nodes[0].cpu()
-		time.Sleep(time.Second)
-		if used := c.nodes[0].cpu() - before; used > 0.3 {
-			return fmt.Errorf("the data node used %.2f s of a second after the client left", used)
+		if bytes := c.nodes[0].metric("datacache_filter_bytes"); bytes >= float64(pick.MaxBytes(manyRows)) {
+			return fmt.Errorf("after the client left, %.0f bytes are reserved for filters that are being evaluated", bytes)
 		}
 		return nil
 	})
+	if made := c.nodes[0].metric("datacache_filter_indexes"); made != 2 {
+		t.Errorf("the data node has evaluated %.0f filters, want only the two small ones", made)
+	}
 	c.within()
 }
 
@@ -189,7 +198,7 @@ func TestManyLongFilters(t *testing.T) {
 	for i := range many(t, 60) {
 		clients.Go(func() { _, _ = c.info(ctx, selecting(comparisons(3500+i%100), fmt.Sprint("job-", i))) })
 	}
-	time.Sleep(3 * time.Second)
+	c.nodes[0].computes(2)
 	c.selects("id < 7", "small", 7)
 	leave()
 	clients.Wait()

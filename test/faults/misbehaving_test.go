@@ -37,7 +37,7 @@ import (
 const (
 	// marker is a part of every credential of these tests.
 	marker = "sekret"
-	// stallTime is the clients' --stall-timeout where an upstream is slow. Elsewhere it is prompt, which a busy machine does not reach.
+	// stallTime is the clients' --stall-timeout where an upstream is slow. Elsewhere it is the time limit of waits, which a busy machine does not reach.
 	stallTime = 300 * time.Millisecond
 	// mostRead bounds what a client reads of the answers of one misbehaving upstream: two attempts of 64 MiB, and what is in flight.
 	mostRead = 2 * (64<<20 + 16<<20)

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"golang.org/x/sync/errgroup"
@@ -96,12 +95,13 @@ func (c *cluster) stall(ctx context.Context, d *flight.FlightDescriptor, n int) 
 		c.t.Fatal(err)
 	}
 	// Wait until the server's buffers are full, which is when the number of bytes sent does not change any more.
-	last := -1.0
+	last, same := -1.0, 0
 	deadline.Eventually(c.t, func() error {
 		sent := c.metric("datacache_stream_bytes_total")
-		defer func() { last = sent }()
-		if sent != last {
-			time.Sleep(200 * time.Millisecond)
+		if same++; sent != last {
+			last, same = sent, 0
+		}
+		if same < 10 {
 			return fmt.Errorf("still sending: %.0f bytes", sent)
 		}
 		return nil
