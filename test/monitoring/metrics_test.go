@@ -12,15 +12,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 	"github.com/kubeflow/datacache/test/kit/promtest"
 )
-
-// patience is how long tests wait for an event; it is long because the machine may be busy.
-const patience = 2 * time.Minute
 
 const (
 	namespace = "team-a"

@@ -5,6 +5,7 @@ package objectcache
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -15,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/seedtest"
@@ -137,9 +137,7 @@ func (p *process) connect() net.Conn {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		p.t.Fatal(err)
-	}
+	context.AfterFunc(deadline.Context(p.t), func() { _ = conn.Close() })
 	return conn
 }
 

@@ -14,14 +14,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
-
-// patience is how long tests wait for an event; it is long because the machine may be busy.
-const patience = 2 * time.Minute
 
 const (
 	token      = "secret-of-team-a"

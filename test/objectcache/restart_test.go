@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -46,15 +45,12 @@ func (s *site) launch(i int) {
 	s.nodes[i] = launch(s.t, options{dir: s.dirs[i], wrap: s.wraps[i], args: own})
 }
 
-// startAll starts the nodes one after the other, each a while later, and waits for all.
+// startAll starts the nodes one after the other, each once the one before is serving.
 func (s *site) startAll() {
 	s.t.Helper()
 	for i := range s.nodes {
 		s.launch(i)
-		time.Sleep(300 * time.Millisecond)
-	}
-	for _, p := range s.nodes {
-		p.await()
+		s.nodes[i].await()
 	}
 }
 

@@ -12,14 +12,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
-)
 
-// patience is how long a condition may take on a busy machine. A test that passes does not wait for it.
-const patience = time.Minute
+	"github.com/kubeflow/datacache/test/kit/deadline"
+)
 
 // browser is one Chromium, which all tests of this package share.
 var browser struct {
@@ -66,7 +64,8 @@ func open(t *testing.T, expected ...string) *tab {
 		t.Fatalf("%s: %v", program, browser.err)
 	}
 	ctx, cancel := chromedp.NewContext(browser.ctx, chromedp.WithNewBrowserContext())
-	ctx, end := context.WithTimeout(ctx, 3*patience)
+	ctx, end := context.WithCancel(ctx)
+	context.AfterFunc(deadline.Context(t), end)
 	b := &tab{t: t, ctx: ctx}
 	messages := chromedp.Console(ctx)
 	read := make(chan struct{})
@@ -161,21 +160,15 @@ func (b *tab) text(selector string) string {
 // await waits until an element's text contains all parts.
 func (b *tab) await(selector string, parts ...string) {
 	b.t.Helper()
-	var text string
-	missing := ""
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		missing = ""
-		text = b.text(selector)
+	deadline.Eventually(b.t, func() error {
+		text := b.text(selector)
 		for _, part := range parts {
 			if !strings.Contains(text, part) {
-				missing = part
+				return fmt.Errorf("%s has no %q, but:\n%s", selector, part, text)
 			}
 		}
-		if missing == "" {
-			return
-		}
-	}
-	b.t.Fatalf("%s has no %q within %s, but:\n%s", selector, missing, patience, text)
+		return nil
+	})
 }
 
 // picture takes a picture of the upper part of the page, into the folder DATACACHE_PICTURES if that is set.

@@ -48,9 +48,9 @@ func BenchmarkPage(b *testing.B) {
 				if reading {
 					readSlowly(b, flight)
 				}
-				time.Sleep(3 * time.Second) // what starting costs
+				time.Sleep(3 * time.Second) //nolint:forbidigo // what starting costs is not measured
 				before := cpu(b, pid)
-				time.Sleep(measured)
+				time.Sleep(measured) //nolint:forbidigo // the time that is measured
 				spent[i] = float64((cpu(b, pid) - before).Milliseconds()) / measured.Seconds()
 				b.ReportMetric(spent[i], "cpu-ms/s")
 				b.ReportMetric(0, "ns/op")
@@ -85,7 +85,7 @@ func readSlowly(b *testing.B, head string) {
 	failed := make(chan error, 1)
 	go func() {
 		var err error
-		for ; err == nil; time.Sleep(time.Second / 2) {
+		for ; err == nil; time.Sleep(time.Second / 2) { //nolint:forbidigo // a slow reader
 			err = r.Epoch(ctx, 0, 0, false)
 		}
 		failed <- err

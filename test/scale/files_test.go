@@ -4,12 +4,15 @@
 package scale
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // filesToPlan is SCALE_FILES, the number of data files to plan and to measure; 0: few, whose cost is not compared with a limit.
@@ -66,10 +69,12 @@ func (l *lake) plan(t *testing.T, folder bool, nodes int) planned {
 		defer startHead(t, c).stop()
 	}
 	status := ""
-	for status == "" || strings.Contains(status, `"state": "Planning"`) {
-		time.Sleep(50 * time.Millisecond)
-		status = p.get("/status?nodes=0")
-	}
+	deadline.Eventually(t, func() error {
+		if status = p.get("/status?nodes=0"); strings.Contains(status, `"state": "Planning"`) {
+			return errors.New(status)
+		}
+		return nil
+	})
 	cost := planned{seconds: time.Since(began).Seconds(), cpu: p.cpu(), memory: p.peak(), heap: p.heap()}
 	if want := fmt.Sprintf(`"total": %d`, l.files); !strings.Contains(status, want) {
 		t.Fatalf("status %s\nwant %s", status, want)

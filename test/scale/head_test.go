@@ -33,6 +33,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/files"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/source/scan"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
@@ -158,7 +159,7 @@ func run(c config) error {
 	if c.Join != "" {
 		server, err = node.New(node.Config{Config: common, Index: c.Index, Head: c.Join, Advertise: flight.Addr().String()})
 	} else {
-		server, err = head.New(head.Config{Config: common, Nodes: c.Nodes, NodeTimeout: time.Minute}) // stubs that this machine starves don't count as lost
+		server, err = head.New(head.Config{Config: common, Nodes: c.Nodes, NodeTimeout: 24 * time.Hour}) // stubs that this machine starves don't count as lost
 	}
 	if err != nil {
 		return err
@@ -286,14 +287,10 @@ func (p *process) get(path string) string {
 // await waits until the cache is in a state.
 func (p *process) await(state string) {
 	p.t.Helper()
-	for {
-		if strings.Contains(p.get("/status?nodes=0"), `"state": "`+state+`"`) {
-			return
+	deadline.Eventually(p.t, func() error {
+		if status := p.get("/status?nodes=0"); !strings.Contains(status, `"state": "`+state+`"`) {
+			return fmt.Errorf("want %s: %s", state, status)
 		}
-		select {
-		case <-p.t.Context().Done():
-			p.t.Fatalf("the cache did not become %s", state)
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
+		return nil
+	})
 }

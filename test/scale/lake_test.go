@@ -6,6 +6,7 @@ package scale
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"net/http"
@@ -22,6 +23,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	ice "github.com/apache/iceberg-go"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/parquettest"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
@@ -85,15 +87,18 @@ func (g *gate) openLocked() {
 	}
 }
 
-// patience is how long requests wait for a gate.
-const patience = 20 * time.Second
-
 // wait waits until the gate is open.
 func (g *gate) wait() {
-	select {
-	case <-g.opened:
+	err := deadline.Start().Poll(func() error {
+		select {
+		case <-g.opened:
+			return nil
+		default:
+			return errors.New("closed")
+		}
+	})
+	if err == nil {
 		return
-	case <-time.After(patience):
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -141,7 +146,7 @@ func tag(key string) string {
 }
 
 func (l *lake) serve(w http.ResponseWriter, r *http.Request) {
-	time.Sleep(latency)
+	time.Sleep(latency) //nolint:forbidigo // a slow store
 	key := strings.TrimPrefix(r.URL.Path, "/"+bucket+"/")
 	content, other := l.objects[key]
 	of := l.heads

@@ -5,6 +5,7 @@ package scale
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"testing"
@@ -15,8 +16,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
-	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/role"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
@@ -30,28 +31,33 @@ func TestClientsDoNotDisplaceNodes(t *testing.T) {
 	c := config{Nodes: 2, Splits: 10}
 	budget := offheap.NewBudget(16 << 20)
 	h := proctest.RunServer(t, func(context.Context) (*head.Head, error) {
-		return head.New(head.Config{Nodes: c.Nodes, NodeTimeout: time.Minute, Config: role.Config{
+		return head.New(head.Config{Nodes: c.Nodes, NodeTimeout: 24 * time.Hour, Config: role.Config{
 			Flight: listener, Source: table{c}, Store: objstore.New(objstore.Config{}), Secret: "secret", Budget: budget,
 			Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(), Grace: time.Millisecond,
 		}})
 	})
 	nodes := startStubs(t, c.Nodes, protocol.MaxReaders, &process{flight: listener.Addr().String()})
-	for h.Report().State != protocol.StateReady {
-		time.Sleep(10 * time.Millisecond)
-	}
+	deadline.Eventually(t, func() error {
+		if s := h.Report(); s.State != protocol.StateReady {
+			return fmt.Errorf("%s: %s", s.State, s.Reason)
+		}
+		return nil
+	})
 	taken := int64(0)
 	for n := budget.Limit(); n > 0; n /= 2 {
 		for budget.Clients().Reserve(n) == nil {
 			taken += n
 		}
 	}
-	before := nodes.beats.Load()
-	for nodes.beats.Load() < before+6 {
-		time.Sleep(10 * time.Millisecond)
-	}
-	time.Sleep(peer.HeartbeatEvery)
-	if s := h.Report(); s.State != protocol.StateReady {
-		t.Errorf("clients took %d bytes, and the cache is %s: %s", taken, s.State, s.Reason)
+	joins, before := nodes.joins.Load(), nodes.beats.Load()
+	deadline.Eventually(t, func() error {
+		if n := nodes.beats.Load() - before; n < 8 { // a session that has no memory for the first ones ends before the last
+			return fmt.Errorf("%d heartbeats since clients took the memory", n)
+		}
+		return nil
+	})
+	if s := h.Report(); s.State != protocol.StateReady || nodes.joins.Load() != joins {
+		t.Errorf("clients took %d bytes, data nodes joined %d times again, and the cache is %s: %s", taken, nodes.joins.Load()-joins, s.State, s.Reason)
 	}
 	budget.Clients().Release(taken)
 }

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // page is where the results are written, if the environment names it; otherwise a small cache is measured.
@@ -105,7 +106,7 @@ func measure(t *testing.T, s size) []figure {
 	p := startHead(t, c)
 	nodes := startStubs(t, c.Nodes, int(s.readers), p)
 	p.await("Ready")
-	nodes.settle()
+	nodes.settle(t)
 	figures := []figure{
 		{"load: sent to data nodes", "", loadBytes(s), float64(nodes.received.Load()), true},
 		{"load: head's CPU", "CPU-s", loadCPU(s), p.cpu(), false},
@@ -147,16 +148,20 @@ func measure(t *testing.T, s size) []figure {
 }
 
 // settle waits until every data node has got all that it keeps.
-func (s *stubs) settle() {
-	for s.readies.Load() < int64(len(s.list)) {
-		time.Sleep(10 * time.Millisecond)
-	}
+func (s *stubs) settle(t *testing.T) {
+	t.Helper()
+	deadline.Eventually(t, func() error {
+		if n := s.readies.Load(); n < int64(len(s.list)) {
+			return fmt.Errorf("%d of %d data nodes have got all that they keep", n, len(s.list))
+		}
+		return nil
+	})
 }
 
 // rate is the CPU time that a process uses a second.
 func rate(p *process, over time.Duration) float64 {
 	before, began := p.cpu(), time.Now()
-	time.Sleep(over)
+	time.Sleep(over) //nolint:forbidigo // the time that is measured
 	return (p.cpu() - before) / time.Since(began).Seconds()
 }
 
@@ -206,7 +211,12 @@ func lose(t *testing.T, p *process, nodes *stubs) {
 		n.cancel()
 	}
 	p.await("Degraded")
-	time.Sleep(time.Second)
+	deadline.Eventually(t, func() error {
+		if lost := strings.Count(p.get("/status"), `"state": "Lost"`); lost < len(nodes.list)-1 {
+			return fmt.Errorf("the head has lost %d of %d data nodes", lost, len(nodes.list)-1)
+		}
+		return nil
+	})
 	conn, client := dial(t, p)
 	defer conn.Close()
 	_, err := client.GetFlightInfo(t.Context(), epochOf(0))

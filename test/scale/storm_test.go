@@ -21,7 +21,7 @@ func TestStorm(t *testing.T) {
 	s := size{D: 40, S: 2000, W: 1600}
 	p := startHead(t, config{Nodes: int(s.D), Splits: int(s.S), Memory: 64 << 20})
 	defer p.stop()
-	startStubs(t, int(s.D), protocol.MaxReaders, p).settle()
+	startStubs(t, int(s.D), protocol.MaxReaders, p).settle(t)
 	p.await("Ready")
 	storm(t, p, s, 0)
 }
