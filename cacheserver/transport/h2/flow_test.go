@@ -177,8 +177,8 @@ func TestBrokenConnections(t *testing.T) {
 // than a window of the next one. With memory from the handler, none is made and none is reserved.
 func TestReceiveWindow(t *testing.T) {
 	const size = 1 << 20
-	p := &purse{}
 	for name, memory := range map[string]raw{"the server's memory": nil, "the handler's memory": make(raw, size)} {
+		p := &purse{}
 		p.free.Store(connMemory + 8*size)
 		got, next := make(chan bool), make(chan bool)
 		server := serve(t, Config{Memory: p}, map[string]grpc.StreamHandler{"Take": func(_ any, stream grpc.ServerStream) error {
@@ -219,7 +219,8 @@ func TestReceiveWindow(t *testing.T) {
 		if window > defaultWindow {
 			t.Errorf("%s: a window of %d before a message", name, window)
 		}
-		if updates > 5*4 {
+		// Of each message three in advance, and two for what it begins with: a piece that may be in the inbox already.
+		if updates > 5*5 {
 			t.Errorf("%s: %d updates for 5 messages", name, updates)
 		}
 	}

@@ -206,7 +206,7 @@ func (s *stream) receive(f *http2.DataFrame) error {
 		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeFlowControl, Cause: errors.New("more bytes than the stream's window")}
 	}
 	s.received += int64(len(f.Data()))
-	s.giveBack(s.in.put(f.Data())+int(f.Length)-len(f.Data()), 0)
+	s.giveBack(s.in.put(f.Data()) + int(f.Length) - len(f.Data()))
 	return nil
 }
 

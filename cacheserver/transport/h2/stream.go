@@ -319,29 +319,35 @@ func (s *stream) readMessage(m any, size int, due time.Time) ([]byte, error) {
 // readFull fills p before due. It returns window to the peer for the bytes read, and in advance for those that don't fit into the stream's window:
 // there is memory for them.
 func (s *stream) readFull(p []byte, due time.Time) (int, error) {
-	n, before := s.in.begin(p), 0
-	if left := len(p) - n; left > defaultWindow {
-		before = left
+	s.owed.Add(-int64(len(p))) // none is returned for bytes that arrive before the advance is given
+	n := s.in.begin(p)
+	if len(p)-n > defaultWindow {
+		s.owed.Add(int64(n))
+		s.give(int64(len(p)))
+	} else {
+		s.giveBack(len(p) + n)
 	}
-	s.giveBack(n, before)
 	return s.in.wait(s.ctx, due)
 }
 
-// giveBack returns n bytes of window to the peer, in batches, and some at once before they have come.
-func (s *stream) giveBack(n, before int) {
-	if s.owed.Add(int64(n)) < defaultWindow/2 && before == 0 {
-		return
+// giveBack returns n bytes of window to the peer, in batches.
+func (s *stream) giveBack(n int) {
+	// If the swap fails, the goroutine that changed owed meanwhile looks at it again.
+	if owed := s.owed.Add(int64(n)); owed >= defaultWindow/2 && s.owed.CompareAndSwap(owed, 0) {
+		s.give(owed)
 	}
+}
+
+// give adds n bytes to the peer's window.
+func (s *stream) give(n int64) {
 	c := s.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	more := s.owed.Load() + int64(before)
-	if s.remote || s.closed != nil || more <= 0 {
+	if s.remote || s.closed != nil {
 		return
 	}
-	s.owed.Add(-more)
-	s.window.Add(more)
-	c.out.sendLocked(func(f *http2.Framer) error { return f.WriteWindowUpdate(s.id, uint32(more)) })
+	s.window.Add(n)
+	c.out.sendLocked(func(f *http2.Framer) error { return f.WriteWindowUpdate(s.id, uint32(n)) })
 }
 
 // Cancel ends the call whose context is ctx: its handler's sends and receives then fail, even one that is waiting for the client. The
