@@ -4,16 +4,17 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"google.golang.org/grpc/codes"
@@ -24,19 +25,63 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/spill"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
-// gated is a source whose splits are fetched one at a time, when the test says so.
+// gated is a source whose splits are fetched when the test lets them.
 type gated struct {
 	source.Source
-	pass chan error // an item for each split: nil, or the error of fetching it
+	all chan struct{} // closed: every split is let through
 
-	mu      sync.Mutex
-	fetched []int64 // first rows of the splits in the order in which they passed; the table has splits of equal size
+	mu    sync.Mutex
+	gates map[int64]*gate // by number of the split
 }
 
-const gatedRows = 50 // of each split
+// gate is closed for one split until opened is.
+type gate struct {
+	opened chan struct{}
+	err    error         // of fetching the split
+	passed chan struct{} // closed when the split has passed
+}
+
+const (
+	gatedSplits = 60
+	gatedRows   = 50 // of each split
+)
+
+// gate returns the gate of a split.
+func (g *gated) gate(split int64) *gate {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.gates[split] == nil {
+		g.gates[split] = &gate{opened: make(chan struct{}), passed: make(chan struct{})}
+	}
+	return g.gates[split]
+}
+
+// let opens the gates of splits, which are then fetched, or fail with err.
+func (g *gated) let(err error, splits ...int64) {
+	for _, split := range splits {
+		opened := g.gate(split)
+		opened.err = err
+		close(opened.opened)
+	}
+}
+
+// letInOrder lets a node's splits pass in this order: each when it is among those that the node loads at a time if it loads them in this order.
+func (g *gated) letInOrder(ctx context.Context, order []int64) {
+	atATime := min(2*runtime.GOMAXPROCS(0), len(order))
+	g.let(nil, order[:atATime]...)
+	for i, next := range order[atATime:] {
+		select {
+		case <-g.gate(order[i]).passed:
+			g.let(nil, next)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
 
 func (g *gated) Open(ctx context.Context, v source.Version, buffers *source.Buffers) (source.Dataset, error) {
 	d, err := g.Source.Open(ctx, v, buffers)
@@ -49,45 +94,44 @@ type gatedDataset struct {
 }
 
 func (d gatedDataset) Fetch(ctx context.Context, s source.Split, window int64) (source.Fetched, error) {
-	select {
-	case err := <-d.pass:
-		if err != nil {
-			return nil, err
-		}
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 	fetched, err := d.Dataset.Fetch(ctx, s, window)
 	if err != nil {
 		return nil, err
 	}
-	for batch, err := range fetched.Batches(ctx, nil) {
-		if err != nil {
-			return nil, err
-		}
-		d.mu.Lock()
-		d.fetched = append(d.fetched, idsOf(batch.RecordBatch)[0])
-		d.mu.Unlock()
-		batch.Release()
-		break
+	if err := d.await(ctx, fetched); err != nil {
+		fetched.Close()
+		return nil, err
 	}
 	return fetched, nil
 }
 
-// passed are the splits that have passed, by number.
-func (g *gated) passed() (splits []int64) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, first := range g.fetched {
-		splits = append(splits, first/gatedRows)
+// await waits at the gate of a split.
+func (d gatedDataset) await(ctx context.Context, fetched source.Fetched) error {
+	split := int64(0)
+	for batch, err := range fetched.Batches(ctx, nil) {
+		if err != nil {
+			return err
+		}
+		split = idsOf(batch.RecordBatch)[0] / gatedRows
+		batch.Release()
+		break
 	}
-	return splits
+	gate := d.gate(split)
+	select {
+	case <-d.all:
+		return nil
+	case <-gate.opened:
+		close(gate.passed)
+		return gate.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
-// beginGated starts a cache of 60 splits, of which nothing is loaded yet.
+// beginGated starts a cache of gatedSplits, of which nothing is loaded yet.
 func beginGated(t *testing.T, nodes int, change func(*Config)) (*running, *Cache, *gated) {
 	t.Helper()
-	return beginGatedAt(t, icetest.Local(t).Plain("plain", 2, 3, 1000, gatedRows).Metadata(), nodes, change)
+	return beginGatedAt(t, icetest.Local(t).Plain("plain", 2, 3, gatedSplits*gatedRows/3, gatedRows).Metadata(), nodes, change)
 }
 
 // inMemory and inFiles are where a cache has its rows.
@@ -104,7 +148,7 @@ var places = map[string]func(*testing.T) func(*Config){"memory": inMemory, "file
 // beginGatedAt is beginGated for another table and configuration.
 func beginGatedAt(t *testing.T, metadata string, nodes int, change func(*Config)) (*running, *Cache, *gated) {
 	t.Helper()
-	g := &gated{pass: make(chan error)}
+	g := &gated{all: make(chan struct{}), gates: map[int64]*gate{}}
 	r, cache := begin(t, metadata, nodes, func(cfg *Config) {
 		change(cfg)
 		g.Source = cfg.Source
@@ -114,22 +158,29 @@ func beginGatedAt(t *testing.T, metadata string, nodes int, change func(*Config)
 }
 
 // early asks for an answer while the cache loads.
-func (r *running) early(t *testing.T, command string) *flight.FlightInfo {
+func (r *running) early(t *testing.T, command string) (info *flight.FlightInfo) {
 	t.Helper()
-	for {
-		info, err := r.head.GetFlightInfo(t.Context(), &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(command)})
-		if err == nil {
-			return info
-		}
-		if status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "failed") {
+	deadline.Eventually(t, func() (err error) {
+		info, err = r.head.GetFlightInfo(t.Context(), &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(command)})
+		if err != nil && (status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "failed")) {
 			t.Fatal(err)
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return err
+	})
+	return info
 }
 
+// waitForSplits is how many streams of this process have said which splits they need, and wait for the first of them.
+func waitForSplits() int {
+	stacks := make([]byte, 4<<20)
+	return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte("load.(*Early).await("))
+}
+
+// apart is how many positions of a stream ask for their splits with the same priority.
+const apart = 8
+
 // TestEarlyStreams reads epochs and shards while the cache loads: their rows are those of a cache that is Ready, the splits that streams need are
-// loaded first, and the first batch does not wait for all of them.
+// loaded first, and the first batch does not wait for others.
 func TestEarlyStreams(t *testing.T) {
 	whole := epoch.Share{World: 1, Workers: 1}
 	tests := []struct {
@@ -163,27 +214,18 @@ func TestEarlyStreams(t *testing.T) {
 				t.Errorf("loaded %v, want 0", m.Loaded)
 			}
 			got := r.readAll(t, info)
-			time.Sleep(300 * time.Millisecond) // until the streams have said what they need
-			splits := 0
-			for ; len(got.firsts()) < len(info.Endpoint) && splits < 60; splits++ {
-				g.pass <- nil
-				time.Sleep(5 * time.Millisecond)
-			}
-			t.Logf("the first batches came after %d splits of 60: %v", splits, g.passed())
+			deadline.Until(t, "the streams to have said what they need", func() bool { return waitForSplits() == len(info.Endpoint) })
 			want := sequenceOf(t, tt.epoch, whole, info)
-			needed := map[int64]bool{}
-			for _, row := range want[:tt.first] {
-				needed[row/gatedRows] = true
+			letIn := map[int64]bool{}
+			for split := range min(int64(2*runtime.GOMAXPROCS(0)), gatedSplits) { // those that the node began before there were streams
+				letIn[split] = true
 			}
-			for i, split := range g.passed()[:min(splits, len(needed))] {
-				if i >= 8 && !needed[split] { // those that the nodes began before there were streams
-					t.Errorf("split %d was the %d. that was loaded, and the first batch needs only %v", split, i, needed)
-				}
+			for _, row := range want[:min(tt.first+apart-tt.first%apart, len(want))] {
+				letIn[row/gatedRows] = true
 			}
-			if splits > len(needed)+30 {
-				t.Errorf("the first batches came after %d splits, they need %d", splits, len(needed))
-			}
-			close(g.pass)
+			g.let(nil, slices.Collect(maps.Keys(letIn))...)
+			deadline.Until(t, fmt.Sprintf("the first batches, which need no splits but %v", letIn), func() bool { return len(got.firsts()) == len(info.Endpoint) })
+			close(g.all)
 			got.wait(t)
 			r.checkEpoch(t, r.early(t, command), want)
 			for node, ids := range got.rows {
@@ -195,7 +237,8 @@ func TestEarlyStreams(t *testing.T) {
 	}
 }
 
-// TestFirstEpoch loads a table without clients in the order in which an epoch needs its splits, on each node.
+// TestFirstEpoch loads a table without clients in the order in which an epoch needs its splits, on each node: the one that is needed next is
+// always among those that the node loads at a time.
 func TestFirstEpoch(t *testing.T) {
 	first, err := protocol.ParseFirst(`{"seed":8,"epoch":0,"clump":50,"global_batch":100,"tail":"keep"}`)
 	if err != nil {
@@ -203,28 +246,19 @@ func TestFirstEpoch(t *testing.T) {
 	}
 	for nodes := 1; nodes <= 2; nodes++ {
 		r, cache, g := beginGated(t, nodes, func(cfg *Config) { cfg.FirstEpoch = first })
-		for range 60 {
-			g.pass <- nil
-		}
-		for cache.Head().Report().State != protocol.StateReady {
-			time.Sleep(time.Millisecond)
-		}
-		e := epoch.Epoch{Rows: 3000, Seed: 8, Shuffle: true, Clump: 50, GlobalBatch: 100, Tail: "keep"}
-		place, next := map[int64]int{}, make([]int, nodes) // of each split in the order of its node
+		e := epoch.Epoch{Rows: gatedSplits * gatedRows, Seed: 8, Shuffle: true, Clump: gatedRows, GlobalBatch: 100, Tail: "keep"}
+		orders := make([][]int64, nodes) // of the splits of each node
 		for _, row := range sequenceOf(t, e, epoch.Share{World: 1, Workers: 1}, nil) {
 			if split := row / gatedRows; row%gatedRows == 0 {
-				node := split * int64(nodes) / 60
-				place[split], next[node] = next[node], next[node]+1
+				node := split * int64(nodes) / gatedSplits
+				orders[node] = append(orders[node], split)
 			}
 		}
-		passed := make([]int, nodes)
-		for _, split := range g.passed() {
-			node := split * int64(nodes) / 60
-			if at := place[split]; at > passed[node]+2*runtime.GOMAXPROCS(0) {
-				t.Errorf("%d nodes: split %d was loaded as number %d of its node, the epoch needs it as number %d", nodes, split, passed[node], at)
-			}
-			passed[node]++
+		for _, order := range orders {
+			go g.letInOrder(t.Context(), order)
 		}
+		deadline.Until(t, fmt.Sprintf("%d nodes to load their splits, which they need in the orders %v", nodes, orders),
+			func() bool { return cache.Head().Report().State == protocol.StateReady })
 		r.stop()
 	}
 }
@@ -250,9 +284,7 @@ func TestEarlyRowsOfCountedPlans(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, cache, g := beginGatedAt(t, tt.table.Metadata(), 2, func(cfg *Config) { cfg.Source.(*iceberg.Source).Selection.Filter = tt.filter })
 			if !tt.counted {
-				for cache.Head().Report().Splits.Total == 0 {
-					time.Sleep(5 * time.Millisecond)
-				}
+				deadline.Until(t, "the plan", func() bool { return cache.Head().Report().Splits.Total > 0 })
 				_, err := r.head.GetFlightInfo(t.Context(), &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(`{"v":1,"early":true,` + command)})
 				if status.Code(err) != codes.Unavailable || cache.Head().Report().Counted {
 					t.Errorf("%v, want UNAVAILABLE as the plan is not counted", err)
@@ -261,7 +293,7 @@ func TestEarlyRowsOfCountedPlans(t *testing.T) {
 			}
 			info := r.early(t, `{"v":1,"early":true,`+command)
 			got := r.readAll(t, info)
-			close(g.pass)
+			close(g.all)
 			got.wait(t)
 			ready := r.early(t, `{"v":1,`+command)
 			if rows := ready.TotalRecords; info.TotalRecords != rows || rows != tt.rows {
@@ -290,9 +322,7 @@ func (m miscounting) Plan(ctx context.Context, pin json.RawMessage, by *source.P
 // TestMiscountedRows checks that a load fails, before rows are sent, if a split has other rows than planning has counted.
 func TestMiscountedRows(t *testing.T) {
 	_, cache := begin(t, icetest.Local(t).Deleted("t", 2).Metadata(), 1, func(cfg *Config) { cfg.Source = miscounting{cfg.Source} })
-	for cache.Head().Report().State != protocol.StateFailed {
-		time.Sleep(5 * time.Millisecond)
-	}
+	deadline.Until(t, "the cache to be Failed", func() bool { return cache.Head().Report().State == protocol.StateFailed })
 	if reason := cache.Head().Report().Reason; !strings.Contains(reason, "rows are left of it, planned were") {
 		t.Errorf("failed with %q", reason)
 	}
@@ -310,10 +340,12 @@ func checkFailedLoad(t *testing.T, where func(*Config)) {
 	r, _, g := beginGated(t, 2, where)
 	info := r.early(t, `{"v":1,"early":true,"kind":"shard","index":0,"total":1}`)
 	got := r.readAll(t, info)
-	for range 10 {
-		g.pass <- nil
+	for split := range int64(gatedSplits - 1) { // the last one does not pass, so that no stream has all of its rows
+		if split != 5 {
+			g.let(nil, split)
+		}
 	}
-	g.pass <- errors.New("the disk is broken")
+	g.let(errors.New("the disk is broken"), 5)
 	got.end.Wait()
 	for node, err := range got.errs {
 		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "the cache failed: data node") || !strings.Contains(err.Error(), "the disk is broken") {

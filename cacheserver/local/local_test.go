@@ -33,6 +33,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/transport"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
@@ -57,12 +58,13 @@ func start(t *testing.T, metadata string, nodes int) *running {
 func startWith(t *testing.T, metadata string, nodes int, change func(*Config)) *running {
 	t.Helper()
 	r, cache := begin(t, metadata, nodes, change)
-	for cache.Head().Report().State != protocol.StateReady {
-		if s := cache.Head().Report(); s.State == protocol.StateFailed {
+	deadline.Until(t, "the cache to be Ready", func() bool {
+		s := cache.Head().Report()
+		if s.State == protocol.StateFailed {
 			t.Fatal(s.Reason)
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return s.State == protocol.StateReady
+	})
 	return r
 }
 
@@ -361,12 +363,12 @@ func TestMemoryComesBack(t *testing.T) {
 		}
 	}
 	r.stop()
-	for deadline := time.Now().Add(time.Minute); r.budget.Used() > 0 && time.Now().Before(deadline); {
-		time.Sleep(10 * time.Millisecond)
-	}
-	if used := r.budget.Used(); used != 0 {
-		t.Errorf("%d bytes are still counted after the end", used)
-	}
+	deadline.Eventually(t, func() error {
+		if used := r.budget.Used(); used != 0 {
+			return fmt.Errorf("%d bytes are still counted after the end", used)
+		}
+		return nil
+	})
 }
 
 func TestTablesWithoutRows(t *testing.T) {

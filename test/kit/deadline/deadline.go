@@ -9,6 +9,7 @@ package deadline
 import (
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -93,6 +94,17 @@ func (w *Wait) Poll(check func() error) error {
 			return err
 		}
 	}
+}
+
+// Until is Eventually for a condition that needs no error of its own: at the time limit the test has waited for what.
+func Until(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	Eventually(t, func() error {
+		if !done() {
+			return fmt.Errorf("no end of the wait for %s", what)
+		}
+		return nil
+	})
 }
 
 // Receive returns the next value of a channel, the zero value if it is closed; at the time limit it fails the test, which then has waited for what.
