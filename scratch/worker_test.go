@@ -68,7 +68,7 @@ func (p *plane) record(name string) error {
 
 // pass advances time and waits until the worker has done everything that was due by then.
 func pass(d time.Duration) {
-	time.Sleep(d)
+	time.Sleep(d) //nolint:forbidigo // the clock of synctest
 	synctest.Wait()
 }
 
@@ -200,7 +200,7 @@ func TestBurst(t *testing.T) {
 		p := newPlane(t)
 		w, stop := p.work(5, 10)
 		defer stop()
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) //nolint:forbidigo // the clock of synctest
 		for i := range 15 {
 			w.notice(client.ObjectKeyFromObject(p.pod(fmt.Sprintf("set-%d", i), "scratch")))
 		}

@@ -43,7 +43,7 @@ func simulate(t *testing.T, q *Queue, length time.Duration, readers ...reader) m
 		job, address, _ := strings.Cut(r.job, "@")
 		for range r.streams {
 			all.Go(func() {
-				time.Sleep(r.begin)
+				time.Sleep(r.begin) //nolint:forbidigo // the clock of synctest
 				s, err := q.Join(job, cmp.Or(address, job), idle)
 				if err != nil {
 					t.Error(err)
@@ -54,7 +54,7 @@ func simulate(t *testing.T, q *Queue, length time.Duration, readers ...reader) m
 					if _, err := s.Take(ctx); err != nil || ctx.Err() != nil {
 						return
 					}
-					time.Sleep(r.hold)
+					time.Sleep(r.hold) //nolint:forbidigo // the clock of synctest
 					s.Sent(r.message)
 					mu.Lock()
 					sent[job] += r.message
@@ -135,7 +135,7 @@ func TestNamesThatChange(t *testing.T) {
 						return
 					}
 					if _, err := s.Take(ctx); err == nil {
-						time.Sleep(time.Millisecond)
+						time.Sleep(time.Millisecond) //nolint:forbidigo // the clock of synctest
 						s.Sent(mib)
 						mu.Lock()
 						changed += mib
@@ -228,7 +228,7 @@ func TestPatience(t *testing.T) {
 					if _, err := s.Take(t.Context()); err != nil {
 						t.Fatal(err)
 					}
-					time.Sleep(tt.turn)
+					time.Sleep(tt.turn) //nolint:forbidigo // the clock of synctest
 					if tt.draining {
 						s.Draining()
 					}

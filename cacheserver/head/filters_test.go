@@ -203,7 +203,7 @@ func TestTheLastClientCancelsAFilter(t *testing.T) {
 		sent := nodes[0].asked()[0]
 		cancel()
 		expectRefusal(t, first, codes.Canceled, "")
-		time.Sleep(leftPatience + 1)
+		time.Sleep(leftPatience + 1) //nolint:forbidigo // the clock of synctest
 		if c.tick(time.Now()); len(nodes[0].told()) > 0 {
 			t.Error("the node is told something while another client waits")
 		}

@@ -68,7 +68,7 @@ func TestTokenServers(t *testing.T) {
 			for r.Context().Err() == nil {
 				_, _ = io.WriteString(w, " ")
 				_ = http.NewResponseController(w).Flush() // the context ends once the client has left
-				time.Sleep(10 * time.Millisecond)
+				time.Sleep(10 * time.Millisecond)         //nolint:forbidigo // it drips
 			}
 		}, ""},
 		"quotes a book": {func(w http.ResponseWriter, _ *http.Request) {

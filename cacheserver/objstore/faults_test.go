@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
@@ -307,9 +308,7 @@ func TestCancel(t *testing.T) {
 			stall := srv.Inject(s3test.Match{}, s3test.Stall(-1))
 			ended := make(chan error)
 			go func() { ended <- tt.do(ctx, s, f) }()
-			for stall.Hits() == 0 {
-				time.Sleep(time.Millisecond)
-			}
+			deadline.Until(t, "a stalled read", func() bool { return stall.Hits() > 0 })
 			cancel(why)
 			checkError(t, <-ended, why, []string{"read s3://bucket/key"})
 			if st := s.Stats(); st.Retries != 0 || st.Failures != 0 {

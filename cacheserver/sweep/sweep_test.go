@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -19,6 +18,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/offheap"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/spill"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
@@ -144,11 +144,7 @@ func newTableOf(t testing.TB, r *rand.Rand, splits, n int, limit int64, batch fu
 		tb.stored.Release()
 		build.Release()
 		arena.Release()
-		for end := time.Now().Add(5 * time.Second); tb.budget.Used() != 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%d bytes are still reserved", tb.budget.Used())
-			}
-		}
+		deadline.Until(t, "all memory to be released", func() bool { return tb.budget.Used() == 0 })
 	})
 	return tb
 }

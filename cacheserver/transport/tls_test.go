@@ -100,7 +100,7 @@ func TestAuthority(t *testing.T) {
 				t.Fatal(err)
 			}
 			writeCA(t, path)
-			time.Sleep(lookEvery + 100*time.Millisecond)
+			time.Sleep(lookEvery + 100*time.Millisecond) //nolint:forbidigo // files are not read again before
 			if got := scheme(dial(secured)); got != "grpc+tls" {
 				t.Errorf("by the new CA: %s", got)
 			}

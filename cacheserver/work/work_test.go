@@ -26,8 +26,8 @@ func run(t *testing.T, width int, tasks ...work.Task) []time.Duration {
 	pool, started, ends := work.New(width), time.Now(), make([]time.Duration, len(tasks))
 	var group sync.WaitGroup
 	for i, task := range tasks {
-		task.Begin = begin(func(int) error { time.Sleep(time.Duration(task.Cost * float64(time.Second))); return nil })
-		time.Sleep(time.Microsecond)
+		task.Begin = begin(func(int) error { time.Sleep(time.Duration(task.Cost * float64(time.Second))); return nil }) //nolint:forbidigo // the clock of synctest
+		time.Sleep(time.Microsecond)                                                                                    //nolint:forbidigo // the clock of synctest
 		group.Go(func() {
 			if err := pool.Run(t.Context(), task); err != nil {
 				t.Error(err)
@@ -93,7 +93,7 @@ func TestTasksAreCancelled(t *testing.T) {
 		err := pool.Run(ctx, work.Task{Steps: 1000, Cost: 1, Begin: begin(func(int) error {
 			running.Add(1)
 			started.Add(1)
-			time.Sleep(10 * time.Second)
+			time.Sleep(10 * time.Second) //nolint:forbidigo // the clock of synctest
 			running.Add(-1)
 			return nil
 		})})
@@ -114,7 +114,7 @@ func TestStepsWaitForRoom(t *testing.T) {
 					return nil, full
 				}
 				most.Store(max(most.Load(), running.Add(1)))
-				return func(int) error { time.Sleep(time.Second); running.Add(-1); return nil }, nil
+				return func(int) error { time.Sleep(time.Second); running.Add(-1); return nil }, nil //nolint:forbidigo // the clock of synctest
 			},
 		}
 		if err := pool.Run(t.Context(), task); err != nil || most.Load() != 3 {

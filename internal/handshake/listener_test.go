@@ -14,10 +14,8 @@ import (
 	"time"
 
 	"github.com/kubeflow/datacache/internal/authority"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
-
-// soon is a time limit that is long enough for a busy machine.
-const soon = time.Minute
 
 // files is a listener whose connections record whether they were given a file to send.
 type files struct {
@@ -63,7 +61,7 @@ func listen(t *testing.T, over func(net.Listener) net.Listener) (l *Listener, fa
 	config := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return ca.Server(authority.Names(nil), time.Now())
 	}} //nolint:gosec // the default
-	l = Listen(over(on), config, soon, &Failures{Count: func() { failed <- struct{}{} }, Log: slog.New(slog.DiscardHandler)})
+	l = Listen(over(on), config, time.Hour, &Failures{Count: func() { failed <- struct{}{} }, Log: slog.New(slog.DiscardHandler)})
 	go func() {
 		defer close(conns)
 		for {
@@ -87,21 +85,8 @@ func dial(t *testing.T, l net.Listener) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(soon)); err != nil {
-		t.Fatal(err)
-	}
+	deadline.Bound(t, conn)
 	return conn
-}
-
-// next returns the next value of a channel.
-func next[T any](t *testing.T, from chan T, what string) (value T) {
-	t.Helper()
-	select {
-	case value = <-from:
-	case <-time.After(soon):
-		t.Fatalf("no %s", what)
-	}
-	return value
 }
 
 // TestPlainText checks that a connection in plain text has its first byte, and passes a file to the connection below.
@@ -112,7 +97,7 @@ func TestPlainText(t *testing.T) {
 	if _, err := io.WriteString(dial(t, l), "GET"); err != nil {
 		t.Fatal(err)
 	}
-	conn := next(t, conns, "connection")
+	conn := deadline.Receive(t, conns, "connection")
 	got := make([]byte, 3)
 	if _, err := io.ReadFull(conn, got); err != nil || string(got) != "GET" {
 		t.Errorf("it begins with %q, %v", got, err)
@@ -120,7 +105,7 @@ func TestPlainText(t *testing.T) {
 	if _, err := io.Copy(conn, io.LimitReader(strings.NewReader("a file"), 6)); err != nil {
 		t.Error(err)
 	}
-	if got := next(t, sent, "file"); got != "a file" {
+	if got := deadline.Receive(t, sent, "file"); got != "a file" {
 		t.Errorf("%q was sent as a file", got)
 	}
 }
@@ -134,12 +119,12 @@ func TestHandshakes(t *testing.T) {
 	if _, err := io.WriteString(dial(t, l), "\x16\x03\x01\x00\x05hello"); err != nil {
 		t.Fatal(err)
 	}
-	next(t, failed, "failed handshake")
+	deadline.Receive(t, failed, "failed handshake")
 	client := tls.Client(dial(t, l), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // the certificate is not what is tested
 	if err := client.HandshakeContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if conn, ok := next(t, conns, "connection").(*tls.Conn); !ok || !conn.ConnectionState().HandshakeComplete {
+	if conn, ok := deadline.Receive(t, conns, "connection").(*tls.Conn); !ok || !conn.ConnectionState().HandshakeComplete {
 		t.Errorf("%T is accepted, want a finished *tls.Conn", conn)
 	}
 	if err := l.Close(); err != nil {

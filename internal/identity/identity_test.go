@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 func TestFromHeader(t *testing.T) {
@@ -144,12 +146,7 @@ func TestCacheAsksOnceForMany(t *testing.T) {
 			t.Errorf("who left got %v, want %v", err, context.Canceled)
 		}
 	})
-	for deadline := time.Now().Add(time.Minute); o.times() == 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("nobody asked")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	deadline.Until(t, "somebody to ask", func() bool { return o.times() > 0 })
 	for range 100 {
 		group.Go(func() {
 			if identity, err := c.Review(t.Context(), "token"); err != nil || identity.Namespace != "of-token" {

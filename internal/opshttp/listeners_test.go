@@ -95,11 +95,11 @@ func TestListenersThatDoNotReadAreDropped(t *testing.T) {
 		if got := status(t, p.listen(t)); got != full {
 			t.Errorf("listener 65 gets %q, want %q", got, full)
 		}
-		time.Sleep(9 * time.Second)
+		time.Sleep(9 * time.Second) //nolint:forbidigo // the clock of synctest
 		if got := status(t, p.listen(t)); got != full {
 			t.Errorf("after 9 s a listener gets %q, want %q", got, full)
 		}
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) //nolint:forbidigo // the clock of synctest
 		for range 64 {
 			if got := status(t, p.listen(t)); got != free {
 				t.Fatalf("after 11 s a listener gets %q, want %q", got, free)

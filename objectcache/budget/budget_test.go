@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 func TestBudget(t *testing.T) {
@@ -75,7 +77,7 @@ func TestListener(t *testing.T) {
 		}
 		idle = append(idle, conn)
 		_, _ = fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: x\r\n%s\r\n", fields)
-		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		deadline.Bound(t, conn)
 		var answer [12]byte
 		if _, err := io.ReadFull(conn, answer[:]); err != nil || string(answer[:]) != "HTTP/1.1 200" {
 			return fmt.Errorf("%q, %w", answer, err)
@@ -99,10 +101,5 @@ func TestListener(t *testing.T) {
 	for _, conn := range idle {
 		conn.Close()
 	}
-	for n := 0; b.Used() > 0 && n < 1000; n++ {
-		time.Sleep(10 * time.Millisecond)
-	}
-	if b.Used() != 0 {
-		t.Errorf("%d bytes are used by nobody", b.Used())
-	}
+	deadline.Until(t, "all memory to be released", func() bool { return b.Used() == 0 })
 }

@@ -134,7 +134,7 @@ func TestObjectsAreInDoubtUntilAllAnswered(t *testing.T) {
 	silent := slices.Clone(members)
 	silent[1].Address = gone.Addr().String()
 	s.router.Set(silent)
-	time.Sleep(3 * clockGrain)
+	time.Sleep(3 * clockGrain) //nolint:forbidigo // the times of files must be earlier than what follows
 	if err := s.Membership.returned(t.Context(), time.Now()); err != nil {
 		t.Fatal(err)
 	}

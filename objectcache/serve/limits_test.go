@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/kubeflow/datacache/objectcache/pace"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // never is a limit that is not reached during a test.
@@ -118,7 +119,7 @@ func TestABodyThatTakesLong(t *testing.T) {
 			chunk := func(n int) string { return fmt.Sprintf("%x\r\n%s\r\n", n, strings.Repeat("x", n)) }
 			const begin = 100 // in seconds
 			fmt.Fprintf(conn, "PUT /v1/objects/open/x HTTP/1.1\r\nHost: cache\r\n%s\r\nTransfer-Encoding: chunked\r\n\r\n%s", asA, chunk(begin))
-			time.Sleep(l.Stall + l.Stall/4)
+			time.Sleep(l.Stall + l.Stall/4)                                    //nolint:forbidigo // a slow client
 			go func() { fmt.Fprintf(conn, "%s0\r\n\r\n", chunk(test.rest)) }() // the server does not read all of it if it rejects the request
 			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil || response.StatusCode != test.want {
@@ -170,7 +171,7 @@ func TestASlowReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at := 0; at < large; at += large / 64 {
-		time.Sleep(5 * s.limits.Stall)
+		time.Sleep(5 * s.limits.Stall) //nolint:forbidigo // a slow client
 		if n, err := io.CopyN(io.Discard, response.Body, large/64); err != nil {
 			t.Fatalf("from byte %d on %d more, then %v", at, n, err)
 		}
@@ -227,9 +228,5 @@ func descriptors(t *testing.T, prefix string) (n int) {
 // awaitNone waits until no file descriptor's link has the prefix.
 func awaitNone(t *testing.T, prefix string) {
 	t.Helper()
-	for deadline := time.Now().Add(testTimeout); descriptors(t, prefix) > 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s is still open", prefix)
-		}
-	}
+	deadline.Until(t, prefix+" to be closed", func() bool { return descriptors(t, prefix) == 0 })
 }

@@ -17,10 +17,8 @@ import (
 	"github.com/kubeflow/datacache/objectcache/buckets"
 	"github.com/kubeflow/datacache/objectcache/router"
 	"github.com/kubeflow/datacache/objectcache/store"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
-
-// testTimeout bounds every wait in a test; it is long because the machine may be busy.
-const testTimeout = 2 * time.Minute
 
 // plainGet is the start of a GET request, without the empty line.
 const plainGet = "GET /v1/objects/open/x HTTP/1.1\r\nHost: cache\r\n"
@@ -34,7 +32,7 @@ func listen(t *testing.T) net.Listener {
 	return listener
 }
 
-// dial connects until the end of the test, for at most testTimeout.
+// dial connects until the end of the test.
 func dial(t *testing.T, address string) *net.TCPConn {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
@@ -42,9 +40,7 @@ func dial(t *testing.T, address string) *net.TCPConn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(testTimeout)); err != nil {
-		t.Fatal(err)
-	}
+	deadline.Bound(t, conn)
 	return conn.(*net.TCPConn)
 }
 
@@ -100,13 +96,8 @@ func withLarge(t *testing.T, grace time.Duration) (s *Server, dir string) {
 // wait returns when the server has ended.
 func (e *ending) wait(t *testing.T) {
 	t.Helper()
-	select {
-	case err := <-e.ended:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(testTimeout):
-		t.Fatal("the server does not end")
+	if err := deadline.Receive(t, e.ended, "the server to end"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -110,7 +110,7 @@ func TestDiscardAndClear(t *testing.T) {
 	}
 	a, none := identify("b", "a"), identify("b", "none")
 	between := time.Now().Add(10 * time.Millisecond) // file times may lag behind
-	time.Sleep(20 * time.Millisecond)
+	time.Sleep(20 * time.Millisecond)                //nolint:forbidigo // the files that follow are later than between
 	put(t, s, "b", "c", "new")
 	c := identify("b", "c")
 	if err := s.Discard(bytes.NewReader(slices.Concat(a[:], none[:], c[:])), between); err != nil {

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/kubeflow/datacache/objectcache/router"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 var node = &core.Node{Id: "test", UserAgentName: "envoy"}
@@ -56,13 +57,13 @@ func TestMembersAreGathered(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) //nolint:forbidigo // the clock of synctest
 		if got := version(); got != "none" || len(answers) > 0 {
 			t.Errorf("version %s and %d answers before the members are known, want none", got, len(answers))
 		}
 		for _, members := range [][]router.Member{trio[:1], trio[:2], trio} { // 75 ms apart
 			s.SetMembers(members)
-			time.Sleep(75 * time.Millisecond)
+			time.Sleep(75 * time.Millisecond) //nolint:forbidigo // the clock of synctest
 		}
 		// The first change was made 225 ms ago, and all are published.
 		want := versions(t, trio)[string(envoys)+" "+resource.EndpointType]
@@ -73,11 +74,11 @@ func TestMembersAreGathered(t *testing.T) {
 			t.Errorf("%d answers, want one", len(answers))
 		}
 		s.SetMembers(nil)
-		time.Sleep(gather - time.Millisecond)
+		time.Sleep(gather - time.Millisecond) //nolint:forbidigo // the clock of synctest
 		if got := version(); got != want {
 			t.Errorf("version %s after less than %s, want still %s", got, gather, want)
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) //nolint:forbidigo // the clock of synctest
 		if got, want := version(), versions(t, nil)[string(envoys)+" "+resource.EndpointType]; got != want {
 			t.Errorf("version %s, want %s: no members", got, want)
 		}
@@ -169,7 +170,7 @@ func TestRejectedIsNotSentAgain(t *testing.T) {
 		}
 		if n > 0 {
 			// A client that sent a NACK must be known to have, before the members change.
-			eventually(t, func() bool { return testutil.ToFloat64(s.clients.rejected.WithLabelValues("endpoints")) == float64(n) })
+			deadline.Until(t, "the rejection to be counted", func() bool { return testutil.ToFloat64(s.clients.rejected.WithLabelValues("endpoints")) == float64(n) })
 		}
 		s.SetMembers(trio[:n])
 		response, err := stream.Recv()
@@ -239,15 +240,5 @@ func TestReconnectResendsNothing(t *testing.T) {
 	response, err = stream.Recv()
 	if err != nil || response.GetTypeUrl() != resource.EndpointType || response.GetResources()[0].GetVersion() == known[objects] {
 		t.Fatalf("%v, %v, want the new endpoints", response, err)
-	}
-}
-
-// eventually waits until check holds.
-func eventually(t *testing.T, check func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !check(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it did not happen within a minute")
-		}
 	}
 }

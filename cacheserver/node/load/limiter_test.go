@@ -45,7 +45,7 @@ func TestLimiterBoundsWhatIsDecodedAtOnce(t *testing.T) {
 					now++
 					most = max(most, now)
 					mu.Unlock()
-					time.Sleep(time.Second) // the fake clock advances only when no other goroutine can begin
+					time.Sleep(time.Second) //nolint:forbidigo // the clock of synctest
 					mu.Lock()
 					now--
 					mu.Unlock()
@@ -179,7 +179,7 @@ func TestRetreatsEnd(t *testing.T) {
 						}
 						built := int64(0)
 						for ; built < 100 && err == nil; built += 10 {
-							time.Sleep(time.Second)
+							time.Sleep(time.Second) //nolint:forbidigo // the clock of synctest
 							err = budget.Reserve(10)
 						}
 						if err == nil {

@@ -130,9 +130,7 @@ func (g *guarded) begin(tls transport.TLS, messages [][]byte) grpc.ClientStream 
 		g.t.Fatal(err)
 	}
 	g.t.Cleanup(func() { conn.Close() })
-	ctx, stop := context.WithTimeout(g.t.Context(), time.Minute)
-	g.t.Cleanup(stop)
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, protocol.MethodDoPut)
+	stream, err := conn.NewStream(deadline.Context(g.t), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, protocol.MethodDoPut)
 	if err != nil {
 		g.t.Fatal(err)
 	}

@@ -30,6 +30,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // selfSigned returns a certificate for 127.0.0.1 and a client configuration that trusts it.
@@ -285,13 +287,9 @@ func TestHandlersSeeTheEnd(t *testing.T) {
 				s.call(1, "Wait", false, tt.more...)
 				<-begun
 				tt.end(s)
-				select {
-				case err := <-ended:
-					if code := status.Code(err); err == nil || (wait == "waits" && code != tt.code) {
-						t.Errorf("the handler saw %v, want %v", err, tt.code)
-					}
-				case <-time.After(soon):
-					t.Fatal("the handler waits for ever")
+				err := deadline.Receive(t, ended, "the handler to end")
+				if code := status.Code(err); err == nil || (wait == "waits" && code != tt.code) {
+					t.Errorf("the handler saw %v, want %v", err, tt.code)
 				}
 				if made, ok := of.balanced(); !ok {
 					t.Errorf("%d messages made, %d released", made, of.released.Load())

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
@@ -163,7 +164,7 @@ func TestBrokenConnections(t *testing.T) {
 		}
 		s.conn.Close()
 	}
-	eventually(t, "every connection has gone", func() bool {
+	deadline.Until(t, "every connection has gone", func() bool {
 		server.mu.Lock()
 		defer server.mu.Unlock()
 		return len(server.conns) == 0

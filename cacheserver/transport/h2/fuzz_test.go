@@ -9,11 +9,12 @@ import (
 	"log/slog"
 	"net"
 	"testing"
-	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
+
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // FuzzConnection sends arbitrary bytes: the server must not panic, and must release the connection, calls and messages when the
@@ -57,17 +58,13 @@ func FuzzConnection(f *testing.F) {
 		served, done := make(chan struct{}), make(chan struct{})
 		go func() { server.serve(server.accept(theirs)); close(served) }()
 		go func() { _, _ = io.Copy(io.Discard, ours) }() // ends when the pipe is closed
-		_ = ours.SetWriteDeadline(time.Now().Add(soon))
-		if _, err := ours.Write([]byte(http2.ClientPreface)); err != nil {
-			t.Fatal(err)
-		}
-		_, _ = ours.Write(data) // the server may have closed it
-		_ = ours.Close()
-		go func() { <-served; server.GracefulStop(); close(done) }()
-		select {
-		case <-done:
-		case <-time.After(soon):
-			t.Fatal("the connection has not ended")
-		}
+		go func() {
+			defer close(done)
+			_, _ = ours.Write(append([]byte(http2.ClientPreface), data...)) // the server may close the connection within it
+			_ = ours.Close()
+			<-served
+			server.GracefulStop()
+		}()
+		deadline.Receive(t, done, "the connection to end")
 	})
 }

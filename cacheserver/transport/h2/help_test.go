@@ -13,7 +13,6 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -21,10 +20,9 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
-)
 
-// soon is a time limit that is long enough for a busy machine.
-const soon = 2 * time.Minute
+	"github.com/kubeflow/datacache/test/kit/deadline"
+)
 
 // raw is a message that is already encoded.
 type raw []byte
@@ -147,7 +145,7 @@ func (r *running) conn() (only *conn) {
 // runs waits until the connection has n running calls.
 func (c *conn) runs(t *testing.T, n int) {
 	t.Helper()
-	eventually(t, "calls are running as expected", func() bool {
+	deadline.Until(t, "calls are running as expected", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.streams.running == n
@@ -186,9 +184,7 @@ func (r *running) plain(t testing.TB) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(soon)); err != nil {
-		t.Fatal(err)
-	}
+	deadline.Bound(t, conn)
 	return conn
 }
 
@@ -261,16 +257,6 @@ func (s *script) ends() http2.ErrCode {
 		}
 		if f, ok := frame.(*http2.GoAwayFrame); ok {
 			code = f.ErrCode
-		}
-	}
-}
-
-// eventually waits until done returns true.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for begin := time.Now(); !done(); time.Sleep(time.Millisecond) {
-		if time.Since(begin) > soon {
-			t.Fatalf("%s: not within %v", what, soon)
 		}
 	}
 }

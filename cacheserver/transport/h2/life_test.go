@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // TestDrain stops a server gracefully while a call is running: the call must complete normally, and no other may begin.
@@ -40,7 +42,7 @@ func TestDrain(t *testing.T) {
 	if err := <-server.served; err != nil {
 		t.Errorf("Serve returned %v", err)
 	}
-	eventually(t, "new calls are refused", func() bool {
+	deadline.Until(t, "new calls are refused", func() bool {
 		return status.Code(conn.Invoke(t.Context(), "/t/Echo", new(raw), new(raw))) == codes.Unavailable
 	})
 	say("100000")
@@ -83,7 +85,7 @@ func TestStop(t *testing.T) {
 			}
 		}()
 	}
-	eventually(t, "the client is connected", func() bool { return server.conn() != nil })
+	deadline.Until(t, "the client is connected", func() bool { return server.conn() != nil })
 	server.conn().runs(t, 2)
 	server.Stop()
 	server.GracefulStop() // waits until the calls have ended
@@ -156,7 +158,7 @@ func TestNoHTTP2(t *testing.T) {
 			t.Errorf("%.20q: %v, want the connection's end", text, err)
 		}
 	}
-	eventually(t, "every connection has gone", func() bool {
+	deadline.Until(t, "every connection has gone", func() bool {
 		server.mu.Lock()
 		defer server.mu.Unlock()
 		return len(server.conns) == 0

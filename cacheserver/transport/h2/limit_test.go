@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // purse is a Memory with a limit.
@@ -154,11 +156,6 @@ func TestUnreadConnection(t *testing.T) {
 	c := r.connect(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: maxWindow})
 	c.must(c.WriteWindowUpdate(0, maxWindow-defaultWindow))
 	c.call(1, "Flood", true)
-	select {
-	case err := <-ended:
-		t.Logf("the handler is told %v", err)
-	case <-time.After(soon):
-		t.Fatal("the connection has not ended")
-	}
-	eventually(t, "the connection is gone", func() bool { return r.conn() == nil })
+	t.Logf("the handler is told %v", deadline.Receive(t, ended, "the connection to end"))
+	deadline.Until(t, "the connection is gone", func() bool { return r.conn() == nil })
 }

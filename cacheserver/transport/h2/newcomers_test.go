@@ -4,7 +4,6 @@
 package h2
 
 import (
-	"context"
 	"crypto/tls"
 	"net"
 	"testing"
@@ -13,6 +12,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
+
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // door is an io.Closer that records whether it was closed.
@@ -106,7 +107,7 @@ func TestMemoryOfANewcomer(t *testing.T) {
 		t.Errorf("a newcomer takes %d bytes, want %d", used, newMemory)
 	}
 	s.call(1, "Hold", false)
-	eventually(t, "the call is running", func() bool { return r.conn() != nil })
+	deadline.Until(t, "the call is running", func() bool { return r.conn() != nil })
 	r.conn().runs(t, 1)
 	if used := memory - p.free.Load(); used < connMemory || used > connMemory+callMemory {
 		t.Errorf("a connection with a call takes %d bytes, want %d and its header fields", used, connMemory)
@@ -160,15 +161,13 @@ func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
 			for i := range number {
 				r.silent(t, config, i%3)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), soon)
-			defer cancel()
 			began, request, reply := time.Now(), raw("hello"), raw{}
-			if err := r.dial(t, config).Invoke(ctx, "/t/Echo", &request, &reply, grpc.WaitForReady(true)); err != nil || string(reply) != "hello" {
+			if err := r.dial(t, config).Invoke(deadline.Context(t), "/t/Echo", &request, &reply, grpc.WaitForReady(true)); err != nil || string(reply) != "hello" {
 				t.Fatalf("%q, %v", reply, err)
 			}
 			t.Logf("the call took %s", time.Since(began))
 			r.Stop()
-			eventually(t, "all memory is released", func() bool { return p.free.Load() == memory })
+			deadline.Until(t, "all memory is released", func() bool { return p.free.Load() == memory })
 		})
 	}
 }

@@ -11,13 +11,15 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // TestClientsThatNeverRead has 200 clients open their windows and read nothing: the memory in the server's kernel must be bounded for
 // each, with a short or a long round trip.
 func TestClientsThatNeverRead(t *testing.T) {
 	const clients = 200
-	for name, near := range map[string]time.Duration{"near": soon, "far": 0} {
+	for name, near := range map[string]time.Duration{"near": time.Hour, "far": 0} {
 		t.Run(name, func(t *testing.T) {
 			var of counter
 			server := serveAfter(t, Config{}, map[string]grpc.StreamHandler{"Endless": endless(&of)}, func(s *Server) { s.near = near })
@@ -26,7 +28,7 @@ func TestClientsThatNeverRead(t *testing.T) {
 				s.must(s.WriteWindowUpdate(0, maxWindow-defaultWindow))
 				s.call(1, "Endless", true)
 			}
-			eventually(t, "every connection is full", func() bool {
+			deadline.Until(t, "every connection is full", func() bool {
 				server.mu.Lock()
 				defer server.mu.Unlock()
 				for c := range server.conns {
@@ -74,7 +76,7 @@ func TestNearBuffer(t *testing.T) {
 	for name, test := range map[string]struct {
 		near time.Duration
 		want bool
-	}{"near": {soon, true}, "far": {0, false}} {
+	}{"near": {time.Hour, true}, "far": {0, false}} {
 		t.Run(name, func(t *testing.T) {
 			server := serveAfter(t, Config{}, nil, func(s *Server) { s.near = test.near })
 			server.connect(t)

@@ -26,6 +26,7 @@ import (
 	"github.com/kubeflow/datacache/objectcache/router"
 	"github.com/kubeflow/datacache/objectcache/serve"
 	"github.com/kubeflow/datacache/objectcache/store"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 )
 
 // folder returns an empty folder that is removed at the end of the test, when the last blocks that were requested ahead are there.
@@ -36,9 +37,7 @@ func folder(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for n := 0; os.RemoveAll(dir) != nil && n < 1000; n++ {
-			time.Sleep(10 * time.Millisecond)
-		}
+		deadline.Eventually(t, func() error { return os.RemoveAll(dir) })
 	})
 	return dir
 }

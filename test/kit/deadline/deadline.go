@@ -96,6 +96,12 @@ func (w *Wait) Poll(check func() error) error {
 	}
 }
 
+// Bound ends the reads and writes of a connection at the time limit, or with the test.
+func Bound(t testing.TB, conn interface{ SetDeadline(at time.Time) error }) {
+	t.Helper()
+	context.AfterFunc(Context(t), func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+}
+
 // Until is Eventually for a condition that needs no error of its own: at the time limit the test has waited for what.
 func Until(t testing.TB, what string, done func() bool) {
 	t.Helper()
