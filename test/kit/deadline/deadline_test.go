@@ -23,7 +23,7 @@ func TestLimitGrowsWithTheLoad(t *testing.T) { //nolint:paralleltest // it measu
 	defer done()
 	for range 64 {
 		go func() {
-			for busy.Err() == nil { //nolint:revive // it keeps a processor busy
+			for busy.Err() == nil { // it keeps a processor busy
 			}
 		}()
 	}

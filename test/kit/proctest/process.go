@@ -65,7 +65,7 @@ func Start(t testing.TB, name string, env []string, program string, args ...stri
 // wait waits for the process, and then for the rest of its group.
 func (p *Process) wait() {
 	defer close(p.ended)
-	for unix.Waitid(unix.P_PID, p.PID(), nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR { //nolint:revive // again
+	for unix.Waitid(unix.P_PID, p.PID(), nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}
 	close(p.exited) // no other process gets the ID of the group before cmd.Wait
 	p.left = deadline.Start().Poll(p.alone)
