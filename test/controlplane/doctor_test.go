@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -116,7 +115,7 @@ func jobsIn(t *testing.T, namespace string) []batchv1.Job {
 // nothingLeft waits until the namespace has no Job and no NetworkPolicy any more: sooner than the cluster would delete what a doctor left.
 func nothingLeft(t *testing.T, namespace string) {
 	t.Helper()
-	kubetest.EventuallyLong(t, 2*time.Minute, "everything to be gone", func() error {
+	kubetest.Eventually(t, "everything to be gone", func() error {
 		var policies networkingv1.NetworkPolicyList
 		if err := cluster.Client.List(t.Context(), &policies, client.InNamespace(namespace)); err != nil {
 			return err

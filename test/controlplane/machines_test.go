@@ -79,7 +79,7 @@ func evict(t *testing.T, pod *corev1.Pod) {
 func replaced(t *testing.T, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
 	now := &corev1.Pod{}
-	kubetest.EventuallyLong(t, time.Minute, "pod "+pod.Name+" to be replaced", func() error {
+	kubetest.Eventually(t, "pod "+pod.Name+" to be replaced", func() error {
 		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(pod), now); err != nil {
 			return err
 		}
@@ -94,7 +94,7 @@ func replaced(t *testing.T, pod *corev1.Pod) *corev1.Pod {
 // says waits until the cache's condition Ready has a reason and a message with the text.
 func says(t *testing.T, dc *v1alpha1.DataCache, reason, text string) {
 	t.Helper()
-	kubetest.EventuallyLong(t, time.Minute, "the condition to say "+text, func() error {
+	kubetest.Eventually(t, "the condition to say "+text, func() error {
 		now := &v1alpha1.DataCache{}
 		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(dc), now); err != nil {
 			return err
@@ -149,7 +149,13 @@ func TestDataNodeThatIsHeardStays(t *testing.T) {
 	before := appears(t, &corev1.Pod{}, dc.Namespace, nodeOf)
 	m.Lose(t)
 	evict(t, before)
-	time.Sleep(3 * time.Second) // the controller reconciles at once
+	change(t, dc, func(dc *v1alpha1.DataCache) { dc.Spec.Retention.IdleTTL = &metav1.Duration{Duration: time.Hour} }) // has it reconciled
+	cluster.Become(t, dc, dc.Namespace, dc.Name, "reconciled", func() error {
+		if dc.Status.ObservedGeneration < dc.Generation {
+			return fmt.Errorf("generation %d of %d", dc.Status.ObservedGeneration, dc.Generation)
+		}
+		return nil
+	})
 	if now := appears(t, &corev1.Pod{}, dc.Namespace, nodeOf); now.UID != before.UID {
 		t.Error("a data node that serves its rows was replaced")
 	}
@@ -213,7 +219,7 @@ func TestDataNodesOutliveTheirHead(t *testing.T) {
 // owns waits until the data nodes' StatefulSet belongs to the head.
 func owns(t *testing.T, head *corev1.Pod) {
 	t.Helper()
-	kubetest.EventuallyLong(t, time.Minute, "the new head to own the data nodes", func() error {
+	kubetest.Eventually(t, "the new head to own the data nodes", func() error {
 		set := &appsv1.StatefulSet{}
 		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(head), set); err != nil {
 			return err

@@ -32,6 +32,7 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/overview/reviewed"
 	"github.com/kubeflow/datacache/internal/wellknown"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 	"github.com/kubeflow/datacache/webhook"
@@ -113,7 +114,7 @@ func leadAndFollow(ctx context.Context, c *kubetest.Cluster) (err error) {
 	}
 	select {
 	case <-leader.Elected():
-	case <-time.After(kubetest.Deadline):
+	case <-time.After(deadline.Limit()):
 		return errors.New("the first manager does not lead")
 	}
 	other, err = startManager(ctx, c, webhookPort)

@@ -151,7 +151,7 @@ func loseMachine(t *testing.T, caches []*v1alpha1.DataCache, l loss) {
 	for _, r := range runs {
 		r.passes(t, 2, 2)
 	}
-	time.Sleep(l.after)
+	time.Sleep(l.after) //nolint:forbidigo // the machine is lost at a random moment of the load
 	schedule(t, l.victim, true)
 	schedule(t, l.spare, true)
 	kept := appears(t, &corev1.Pod{}, caches[1].Namespace, "head-cache-0-1")

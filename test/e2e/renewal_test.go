@@ -57,7 +57,7 @@ func TestTokensAreRenewed(t *testing.T) {
 	var lines []outputLine
 	for i := range renewals + 1 {
 		kubetest.EventuallyLong(t, renewal, fmt.Sprintf("token %d", i+1), func() (err error) {
-			time.Sleep(5 * time.Second) // the whole log is read each time
+			time.Sleep(5 * time.Second) //nolint:forbidigo // the whole log is read each time
 			if lines, err = r.now(t, 0); err == nil && len(expiries(lines)) <= i {
 				err = fmt.Errorf("tokens end %v, and it has written %d lines", expiries(lines), len(lines))
 			}

@@ -102,7 +102,7 @@ func groupCost(t *testing.T, ns, name string, dataNodes int, managerPage func() 
 	}
 	const rest = 30 * time.Second
 	api, own = apiRequests(t), managerPage()
-	time.Sleep(rest)
+	time.Sleep(rest) //nolint:forbidigo // what is measured is a cluster at rest
 	costs = append(costs,
 		cost{"requests a minute while nothing happens", (sum(apiRequests(t)) - sum(api)) / rest.Minutes()},
 		cost{"of them by datacache's manager", (sum(managerPage()) - sum(own)) / rest.Minutes()},

@@ -298,7 +298,7 @@ func rests(t *testing.T, set *jobset.JobSet) {
 	t.Helper()
 	kubetest.Eventually(t, "the JobSet to rest for a second", func() error {
 		before := set.ResourceVersion
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // nothing is written meanwhile
 		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(set), set); err != nil {
 			return err
 		}

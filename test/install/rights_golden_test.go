@@ -104,7 +104,7 @@ func TestRights(t *testing.T) {
 			}
 			golden := filepath.Join("testdata", "rights", name+".txt")
 			if *update {
-				time.Sleep(2 * time.Second) // the API server's authorizer follows by informers
+				time.Sleep(2 * time.Second) //nolint:forbidigo // a person writes the file: the API server's authorizer follows by informers
 				text, err := listed(t.Context(), tt.accounts)
 				if err != nil {
 					t.Fatal(err)

@@ -198,7 +198,14 @@ func TestCheckWhileItLoads(t *testing.T) {
 		}
 		return nil
 	})
-	for end := time.Now().Add(load); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+	kubetest.Eventually(t, "the Workloads to be as old as podsTime", func() error {
+		workloads, err := workloadsIn(t, ns)
+		for i := range workloads {
+			err = errors.Join(err, age(t, &workloads[i]))
+		}
+		return err
+	})
+	for end := time.Now().Add(load); time.Now().Before(end); time.Sleep(200 * time.Millisecond) { //nolint:forbidigo // nothing happens meanwhile
 		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
 			t.Fatal(err)
 		}
@@ -220,18 +227,17 @@ func TestCheckWhileItLoads(t *testing.T) {
 // evictions says which Workloads Kueue has evicted, why, and how often; "" if none.
 func evictions(t *testing.T, namespace string) (text string) {
 	t.Helper()
-	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(object("WorkloadList", "", "", nil).GroupVersionKind())
-	if err := cluster.Client.List(t.Context(), list, client.InNamespace(namespace)); err != nil {
+	workloads, err := workloadsIn(t, namespace)
+	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range list.Items {
-		found, _, err := unstructured.NestedSlice(list.Items[i].Object, "status", "schedulingStats", "evictions")
+	for _, workload := range workloads {
+		found, _, err := unstructured.NestedSlice(workload.Object, "status", "schedulingStats", "evictions")
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, eviction := range found {
-			text += fmt.Sprintf("%s: %v; ", list.Items[i].GetName(), eviction)
+			text += fmt.Sprintf("%s: %v; ", workload.GetName(), eviction)
 		}
 	}
 	return text

@@ -4,12 +4,14 @@
 package kueue
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -65,13 +67,12 @@ func TestEviction(t *testing.T) {
 			job := cacheJob(ns, tt.grace)
 			cluster.Create(t, job)
 			loading := cachePods(t, ns, nil)
-			evictions := requeued(t, ns, job, 1)
-			t.Logf("evicted %d times", evictions)
+			requeued(t, ns, job, 1)
 			if !tt.keeps {
 				cachePods(t, ns, loading)
 				return
 			}
-			requeued(t, ns, job, evictions+1)
+			requeued(t, ns, job, 2)
 			if now := running(t, ns); !maps.Equal(now, loading) {
 				t.Errorf("the cache's pods are %v, and were %v before the TrainJob was evicted", now, loading)
 			}
@@ -165,8 +166,21 @@ func cacheJob(namespace, grace string) *trainer.TrainJob {
 	}
 }
 
-// requeued waits until Kueue has evicted the TrainJob at least `times` times and has admitted it again. It returns the number of evictions.
-func requeued(t *testing.T, namespace string, job *trainer.TrainJob, times int64) (evictions int64) {
+// age has a Workload be in its state for longer than Kueue gives pods to become ready.
+func age(t *testing.T, workload *unstructured.Unstructured) error {
+	t.Helper()
+	conditions, _, err := unstructured.NestedSlice(workload.Object, "status", "conditions")
+	if err != nil {
+		return err
+	}
+	for _, condition := range conditions {
+		condition.(map[string]any)["lastTransitionTime"] = time.Now().Add(-2 * podsTime).UTC().Format(time.RFC3339)
+	}
+	return errors.Join(unstructured.SetNestedSlice(workload.Object, conditions, "status", "conditions"), cluster.Client.Status().Update(t.Context(), workload))
+}
+
+// requeued ages the TrainJob's Workload until Kueue has evicted it so many times, and waits until it is admitted again.
+func requeued(t *testing.T, namespace string, job *trainer.TrainJob, times int64) {
 	t.Helper()
 	kubetest.Eventually(t, fmt.Sprintf("Kueue to have evicted the TrainJob %d times", times), func() error {
 		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
@@ -176,32 +190,42 @@ func requeued(t *testing.T, namespace string, job *trainer.TrainJob, times int64
 		if err != nil {
 			return err
 		}
-		evictions, _, err = unstructured.NestedInt64(workload.Object, "status", "requeueState", "count")
+		evictions, _, err := unstructured.NestedInt64(workload.Object, "status", "requeueState", "count")
 		if err != nil {
 			return err
 		}
-		if evictions < times || ptr.Deref(job.Spec.Suspend, false) {
-			return fmt.Errorf("suspend=%v after %d evictions: %v", ptr.Deref(job.Spec.Suspend, false), evictions, workload.Object["status"])
+		if evictions < times {
+			return cmp.Or(age(t, workload), fmt.Errorf("%d evictions", evictions))
+		}
+		if ptr.Deref(job.Spec.Suspend, false) {
+			return fmt.Errorf("it is suspended after %d evictions: %v", evictions, workload.Object["status"])
 		}
 		return nil
 	})
-	return evictions
 }
 
 // workloadOf returns the Workload that Kueue created for the TrainJob.
 func workloadOf(t *testing.T, namespace string, job *trainer.TrainJob) (*unstructured.Unstructured, error) {
 	t.Helper()
-	var workloads unstructured.UnstructuredList
-	workloads.SetGroupVersionKind(object("WorkloadList", "", "", nil).GroupVersionKind())
-	if err := cluster.Client.List(t.Context(), &workloads, client.InNamespace(namespace)); err != nil {
+	workloads, err := workloadsIn(t, namespace)
+	if err != nil {
 		return nil, err
 	}
-	for i := range workloads.Items {
-		if owned := workloads.Items[i].GetOwnerReferences(); len(owned) == 1 && owned[0].UID == job.UID {
-			return &workloads.Items[i], nil
+	for i := range workloads {
+		if owned := workloads[i].GetOwnerReferences(); len(owned) == 1 && owned[0].UID == job.UID {
+			return &workloads[i], nil
 		}
 	}
-	return nil, fmt.Errorf("Kueue has no workload for it among %d", len(workloads.Items))
+	return nil, fmt.Errorf("Kueue has no workload for it among %d", len(workloads))
+}
+
+// workloadsIn returns Kueue's Workloads in a namespace.
+func workloadsIn(t *testing.T, namespace string) ([]unstructured.Unstructured, error) {
+	t.Helper()
+	var workloads unstructured.UnstructuredList
+	workloads.SetGroupVersionKind(object("WorkloadList", "", "", nil).GroupVersionKind())
+	err := cluster.Client.List(t.Context(), &workloads, client.InNamespace(namespace))
+	return workloads.Items, err
 }
 
 // running returns the UIDs of the running pods of the cache, by pod name.

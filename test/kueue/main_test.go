@@ -6,6 +6,7 @@ package kueue
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -20,7 +21,8 @@ import (
 const (
 	overlay     = "testdata/installed"
 	runtime     = "torch-distributed"
-	webhookPort = 19460 // and the next one
+	webhookPort = 19460     // and the next one
+	podsTime    = time.Hour // within which Kueue wants the pods of a TrainJob to be ready
 )
 
 var (
@@ -34,9 +36,9 @@ func TestMain(m *testing.M) {
 	options := kubetest.Options{
 		Tools: os.Getenv("DATACACHE_KUBE"), Scheme: v1alpha1.AddToScheme,
 		CRDs: []string{"../../manifests/base/crds/datacache.kubeflow.org_datacaches.yaml"},
-		// Kueue evicts a TrainJob whose pods are not ready after 5 s, and queues it again a second later.
+		// Kueue evicts a TrainJob whose pods are not ready after an hour, which pass in a test when it says so (age), and queues it again a second later.
 		Kueue: map[string]any{"waitForPodsReady": map[string]any{
-			"timeout": "5s", "requeuingStrategy": map[string]any{"timestamp": "Eviction", "backoffBaseSeconds": 1},
+			"timeout": podsTime.String(), "requeuingStrategy": map[string]any{"timestamp": "Eviction", "backoffBaseSeconds": 1},
 		}},
 	}
 	os.Exit(kubetest.RunWithProgram(options, "./cmd/manager", nil, func(c *kubetest.Cluster, built string) int {

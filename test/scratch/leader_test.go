@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubeflow/datacache/internal/claim"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -114,22 +114,17 @@ func watchClaims(t *testing.T) madeClaims {
 func (m madeClaims) next(t *testing.T, number int) []string {
 	t.Helper()
 	var names []string
-	deadline := time.After(kubetest.Deadline)
 	for len(names) < number {
-		select {
-		case event, open := <-m.events:
-			made, ok := event.Object.(*corev1.PersistentVolumeClaim)
-			if !open || !ok {
-				t.Fatalf("the watch of claims ended: %+v", event)
-			}
-			switch event.Type {
-			case watch.Added:
-				names = append(names, made.Namespace+"/"+made.Name)
-			case watch.Deleted:
-				t.Errorf("claim %s was deleted", made.Name)
-			}
-		case <-deadline:
-			t.Fatalf("after %s there are %d claims of %d: %v", kubetest.Deadline, len(names), number, names)
+		event := deadline.Receive(t, m.events, fmt.Sprintf("a claim of %d, beside %v", number, names))
+		made, ok := event.Object.(*corev1.PersistentVolumeClaim)
+		if !ok {
+			t.Fatalf("the watch of claims ended: %+v", event)
+		}
+		switch event.Type {
+		case watch.Added:
+			names = append(names, made.Namespace+"/"+made.Name)
+		case watch.Deleted:
+			t.Errorf("claim %s was deleted", made.Name)
 		}
 	}
 	return names

@@ -28,6 +28,7 @@ import (
 	"github.com/kubeflow/datacache/objectcache/router"
 	"github.com/kubeflow/datacache/objectcache/serve"
 	"github.com/kubeflow/datacache/objectcache/store"
+	"github.com/kubeflow/datacache/test/kit/deadline"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
@@ -35,9 +36,6 @@ import (
 const (
 	home     = "datacache-object-cache" // namespace, Service and ServiceAccount of manifests/object-cache
 	audience = "datacache-object-cache" // the default of --audience
-
-	// patience is how long tests wait for an event; it is long because the machine may be busy.
-	patience = 5 * time.Minute
 )
 
 var (
@@ -175,14 +173,13 @@ func startServer(t *testing.T, team string) string {
 
 // ask sends a request with a token and returns the status. It retries if the token could not be reviewed, as may happen on a busy
 // machine.
-func ask(t *testing.T, method, url, token string) int {
+func ask(t *testing.T, method, url, token string) (status int) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Second) {
-		status := try(t, method, url, token)
-		if status != http.StatusServiceUnavailable || time.Now().After(deadline) {
-			return status
-		}
-	}
+	deadline.Until(t, "a review of the token", func() bool {
+		status = try(t, method, url, token)
+		return status != http.StatusServiceUnavailable
+	})
+	return status
 }
 
 func try(t *testing.T, method, url, token string) int {
@@ -253,11 +250,7 @@ func TestATokenDiesWithItsPod(t *testing.T) {
 		t.Fatalf("while the pod lives: %d, want 404", got)
 	}
 	deletePod(t, pod)
-	for deadline := time.Now().Add(patience); ask(t, "GET", url, its) != 401; time.Sleep(time.Second) {
-		if time.Now().After(deadline) {
-			t.Fatalf("the token is still good %s after its pod was deleted", patience)
-		}
-	}
+	deadline.Until(t, "the token to end with its pod", func() bool { return ask(t, "GET", url, its) == 401 })
 }
 
 // slice creates or replaces an EndpointSlice of a Service; nodes whose names begin with "not-" are not ready.
@@ -323,15 +316,7 @@ func (s *membership) becomes(t *testing.T, nodes ...string) {
 		}
 		return nil
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+	deadline.Eventually(t, check)
 }
 
 func TestWhoSharesTheKeys(t *testing.T) {
