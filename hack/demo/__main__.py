@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pyarrow.flight as fl
 
-from demo import cluster, table
+from demo import table
 from demo.checkpoint import Checkpoint
+from demo.cluster import Cluster
 from demo.progress import Progress
 
 _WANTED = 0.9  # fraction of the last epoch's rows classified correctly; guessing gives about 0.25
@@ -30,8 +31,9 @@ def main() -> int:
         f"servers: one head, {args.nodes} data nodes (logs: {args.cache / 'logs'})",
         flush=True,
     )
-    with cluster.start(args.server, data.metadata, args.nodes, args.cache / "logs") as servers:
-        servers.wait_ready(limit=300)
+    source = ["--metadata", data.metadata]
+    with Cluster(args.server, args.cache / "logs", source, nodes=args.nodes, mode="cluster") as servers:
+        servers.wait_ready()
         counted = _count(servers.endpoint, shards=3)
         folder = args.cache / "checkpoint"
         killed_at = _train(args, servers.endpoint, folder)

@@ -71,14 +71,14 @@ def main() -> int:
         uri = store.write("table.parquet", pa.table({"id": np.arange(GROUPS * ROWS), "text": cells}), ROWS)
         with store.served(), ThreadPoolExecutor() as pool:
             with started(args.server, store, uri, folder / "alone") as (cache, begun):
-                cache.wait("Ready", limit=600)
+                cache.wait("Ready")
                 load = time.monotonic() - begun
             print(f"{os.cpu_count()} CPUs; {GROUPS} row groups of {ROWS} rows, global batch 256: {load:.1f} s to load")
             print("order                 first batch      bar   step 100   load, times alone   bar")
             for number, (case, (options, bar)) in enumerate(CASES.items()):
                 with started(args.server, store, uri, folder / f"case-{number}") as (cache, begun):
                     reading = pool.submit(read, cache.endpoint, begun, options)
-                    cache.wait("Ready", limit=600)
+                    cache.wait("Ready")
                     whole = time.monotonic() - begun
                     first, last = reading.result()
                 passed = first <= bar * load and whole <= 1.05 * load

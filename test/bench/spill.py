@@ -129,7 +129,7 @@ class Bench:
         """The bytes of the rows as they are in memory."""
         env = {"SPILL_DIR": str(self._scratch / "spill"), "MEMORY_LIMIT": "1GiB"}
         cache = self._caches.start(["--files", str(self._table)], nodes=1, env=env)
-        stored = int(cache.wait("Ready", limit=3600)["bytes"])
+        stored = int(cache.wait("Ready")["bytes"])
         cache.stop()
         print(f"{stored / 1e9:.2f} GB stored", flush=True)
         return stored
@@ -151,7 +151,7 @@ class Bench:
 
     def _read(self, cache: Cache, where: str, limit: int, began: float) -> None:
         """Reads epochs of a cache that was started."""
-        stored = int(cache.wait("Ready", limit=3600)["bytes"])
+        stored = int(cache.wait("Ready")["bytes"])
         load, cpu = time.monotonic() - began, cpu_of(cache) / stored * 1e9
         disk = disk_speed(map(str, sorted((self._scratch / "spill").rglob("*.rows")))) if limit else 0.0
         print(

@@ -8,8 +8,6 @@ import contextlib
 import hashlib
 import hmac
 import os
-import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +16,10 @@ from pathlib import Path
 
 import pyarrow.fs
 
+from kit.deadline import eventually
 from kit.ports import free_port
+from kit.process import Process, lasting
 
-_START_LIMIT = 60.0
 BUCKET = "bucket"
 
 
@@ -96,22 +95,19 @@ def rest_catalog(jars: Path, folder: Path) -> Iterator[str]:
 @contextlib.contextmanager
 def _running(command: Sequence[str | Path], log: Path, health: str, environment: Mapping[str, str]) -> Iterator[None]:
     """Runs a server during the with block; waits until its health page answers."""
-    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environment) as process:
-        try:
-            _wait(process, health, log)
-            yield
-        finally:
-            process.kill()
+    server = Process(log.stem, command, log, environment)
+    lasting.add(server.pid)
+    try:
+        eventually(f"an answer on {health}", lambda: _answers(server, health))
+        yield
+    finally:
+        server.kill()
+        server.wait()
 
 
-def _wait(process: subprocess.Popen[bytes], health: str, log: Path) -> None:
-    begun = time.monotonic()
-    while time.monotonic() - begun < _START_LIMIT:
-        if process.poll() is not None:
-            break
-        try:
-            with urllib.request.urlopen(health, timeout=5):
-                return
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            time.sleep(0.05)
-    raise RuntimeError(f"{process.args} does not answer on {health}: {log.read_text(errors='replace')[-2000:]}")
+def _answers(server: Process, health: str) -> bool:
+    server.check()
+    with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+        urllib.request.urlopen(health, timeout=5).close()
+        return True
+    return False

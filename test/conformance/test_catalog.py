@@ -82,4 +82,4 @@ def test_what_the_catalog_does_not_have_fails_the_cache_with_its_name(
 def test_a_catalog_that_is_not_there_fails_the_cache_with_its_address(private: Callable[..., Cache]) -> None:
     uri = f"http://127.0.0.1:{free_port()}"
     cache = private(["--catalog-uri", uri, "--schema-name", "db", "--table-name", "events", "--load-timeout", "3s"])
-    assert uri.removeprefix("http://") in cache.wait("Failed", limit=120)["reason"]
+    assert uri.removeprefix("http://") in cache.wait("Failed")["reason"]
