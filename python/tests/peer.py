@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.flight as fl
+from kit.deadline import pause
 from order import Epoch as Oracle
 from order import Mixture, permuted
 
@@ -120,7 +121,7 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
         """GetFlightInfo of the head."""
         del context
         peer, request = self._peer, json.loads(descriptor.command)
-        time.sleep(peer.faults.head_seconds)
+        pause(peer.faults.head_seconds)
         with peer.lock:
             peer.requests.append(request)
             if peer.faults.head_unavailable:
@@ -220,7 +221,7 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
                 if part:
                     yield _projected(request, part)
                 raise fl.FlightUnavailableError("the connection broke")
-            time.sleep(faults.server_seconds)
+            pause(faults.server_seconds)
             batch = _projected(request, part)
             busy = round((time.perf_counter() - begun) * 1e6)
             app_metadata = json.dumps({"busy_us": busy}).encode()
