@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchlib.network import LOOPBACK, Place
-from benchlib.process import Stoppable, see_out
+from benchlib.process import Stoppable
+from kit.process import see_out
 
 # Path of kubeflow_datacache for client.py.
 LOADER = Path(__file__).resolve().parents[3] / "python" / "src"

@@ -8,7 +8,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchlib.process import Stoppable, see_out
+from benchlib.process import Stoppable
+from kit.process import see_out
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,20 @@ from __future__ import annotations
 
 import os
 import resource
-import socket
 import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from kit import process
+from kit.deadline import limit
+from kit.process import see_out
 
 
 def cpu_seconds(pid: int) -> float:
@@ -59,13 +62,6 @@ def memory_bytes(pid: int, field: str) -> int:
         if name == field:
             return int(value.split()[0]) * 1024
     raise LookupError(f"/proc/{pid}/status has no {field}")
-
-
-def free_port() -> int:
-    """A free loopback port."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass(frozen=True)
@@ -114,17 +110,6 @@ class Stoppable(ABC):
         self.stop()
 
 
-def see_out(process: subprocess.Popen[str]) -> None:
-    """Waits for a process that is stopping; kills it after ten seconds."""
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
-
-
 class Serving(Stoppable):
     """A server with its rows in memory, in one or several processes, and the resources used until then."""
 
@@ -142,74 +127,56 @@ class Serving(Stoppable):
         """A field of /proc/PID/status in bytes, summed over the processes."""
 
 
-class Process:
-    """A process that runs until it is stopped. Its stderr, and its stdout unless piped, go to a file."""
+class Process(process.Process):
+    """A process that runs until it is stopped, whose resources are measured."""
 
-    def __init__(self, name: str, command: list[str], log: Path, more: Mapping[str, str], *, pipe: bool) -> None:
-        self.name, self.log = name, log
-        with log.open("wb") as file:
-            stdout = subprocess.PIPE if pipe else file
-            self._process = subprocess.Popen(command, stdout=stdout, stderr=file, text=True, env=os.environ | more)
-        self.pid = self._process.pid
-
-    def check(self, when: str) -> None:
-        """Raises with the end of the log if the process has exited."""
-        if self._process.poll() is not None:
-            raise self._ended(when)
-
-    def _ended(self, when: str) -> RuntimeError:
-        """The exception for an exited process, with its status and the end of its log."""
-        tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
-        status = self._process.wait()
-        return RuntimeError(f"{self.name} ended with {status} {when}; the end of {self.log}:\n{tail}")
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, more: Mapping[str, str], out: int | None = None
+    ) -> None:
+        log.unlink(missing_ok=True)
+        super().__init__(name, command, log, os.environ | more, out)
 
     def cpu(self) -> float:
         """CPU-seconds so far."""
-        self.check("while it was measured")
+        self.check()
         return cpu_seconds(self.pid)
 
     def memory(self, field: str) -> int:
         """A field of /proc/PID/status in bytes."""
-        self.check("while it was measured")
+        self.check()
         return memory_bytes(self.pid, field)
 
     def stop(self) -> None:
-        """Stops the process with SIGTERM, and with SIGKILL after ten seconds."""
-        self._process.terminate()
-        see_out(self._process)
+        """Stops the process with SIGTERM, and with SIGKILL at the time limit."""
+        self.terminate()
+        see_out(self)
 
 
 class Server(Process, Serving):
     """A server process that prints `ready URI ...` when it is ready."""
 
-    def __init__(
-        self,
-        name: str,
-        command: list[str],
-        log: Path,
-        timeout: float = 300,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, name: str, command: list[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
+        within = limit()
         start = time.perf_counter()
-        super().__init__(name, command, log, environment or {}, pipe=True)
+        super().__init__(name, command, log, environment or {}, subprocess.PIPE)
         try:
-            self.uri = self._wait_ready(timeout)
+            self.uri = self._wait_ready(within)
         except BaseException:
             self.stop()
             raise
         self.start_wall = time.perf_counter() - start
         self.start_cpu = self.cpu()
 
-    def _wait_ready(self, timeout: float) -> str:
-        stdout = self._process.stdout
-        assert stdout is not None
-        timer = threading.Timer(timeout, self._process.kill)
+    def _wait_ready(self, within: float) -> str:
+        assert self.stdout is not None
+        timer = threading.Timer(within, self.kill)
         timer.start()
         try:
-            for line in stdout:
-                words = line.split()
+            for line in self.stdout:
+                words = line.decode().split()
                 if words and words[0] == "ready":
                     return words[1]
         finally:
             timer.cancel()
-        raise self._ended(f"before it was ready (it has {timeout:.0f} s)")
+        self.wait()
+        raise self.ended()

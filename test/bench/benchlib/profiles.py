@@ -17,10 +17,11 @@ from pathlib import Path
 from benchlib import arguments, machine, profile_parts
 from benchlib.clients import Clients
 from benchlib.measure import warm_page_cache
-from benchlib.process import Server, free_port
+from benchlib.process import Server
 from benchlib.progress import Progress
 from benchlib.subjects import Request, epoch, shard, start_ours
 from benchlib.tables import Table, ensure
+from kit.ports import free_port
 
 WORK = {"load": "load", "stream": "stream, one client", "shuffle": "shuffled epoch, clump 1, one client"}
 STREAM_SECONDS = 8

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchlib.process import Process, Serving, free_port
+from benchlib.process import Process, Serving
 from benchlib.tables import Table
+from kit.deadline import Wait
+from kit.ports import free_port
 
 # fixed in cmd/head/main.rs; workers listen where they are told to
 WORKER_PORTS = (50052, 50053)
@@ -61,7 +63,7 @@ class TrainerCache(Serving):
         }
         log = self._logs / f"{self._table.name}-trainer-{program}-{port}.log"
         command = [str(self._programs / program), "127.0.0.1", str(port)]
-        process = Process(f"{self.name}'s {program}", command, log, environment, pipe=False)
+        process = Process(f"{self.name}'s {program}", command, log, environment)
         started.callback(process.stop)
         self._processes.append(process)
         if program == "worker":
@@ -69,14 +71,12 @@ class TrainerCache(Serving):
         return health
 
     def _wait(self, holds: Callable[[], bool], what: str) -> None:
-        end = time.perf_counter() + READY_SECONDS
+        wait = Wait()
         while not holds():
             for process in self._processes:
-                process.check(f"before all were {what}")
-            if time.perf_counter() > end:
-                raise RuntimeError(
-                    f"{self.name} is not {what} after {READY_SECONDS:.0f} s; its logs are in {self._logs}"
-                )
+                process.check()
+            if wait.over():
+                raise RuntimeError(f"{self.name} is not {what}; its logs are in {self._logs}")
             time.sleep(POLL_SECONDS)
 
     def cpu(self) -> float:
