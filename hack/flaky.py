@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
+
+from kit.deadline import eventually
 
 _SHARE = 0.3
 _PERIOD = 100_000  # microseconds, of a control group's quota
@@ -37,6 +40,7 @@ def share(part: float) -> Iterator[Callable[[], None]]:
     two = (root / "cgroup.controllers").exists()
     group = (root if two else root / "cpu") / f"datacache-flaky-{os.getpid()}"
     group.mkdir()
+    members = (group / "cgroup.procs").read_text
     quota = int(part * len(os.sched_getaffinity(0)) * _PERIOD)
     if two:
         (group / "cpu.max").write_text(f"{quota} {_PERIOD}")
@@ -46,12 +50,11 @@ def share(part: float) -> Iterator[Callable[[], None]]:
     try:
         yield lambda: (group / "cgroup.procs").write_text(str(os.getpid())) and None
     finally:
-        for process in (group / "cgroup.procs").read_text().split():
+        for process in members().split():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(int(process), 9)
-        time.sleep(0.2)  # until they have gone
-        with contextlib.suppress(OSError):
-            group.rmdir()
+                os.kill(int(process), signal.SIGKILL)
+        eventually("processes of the control group to go", lambda: not members())
+        group.rmdir()
 
 
 def of_go(patterns: list[str], seed: int, join: Callable[[], None] | None, found: Results) -> str:

@@ -41,7 +41,7 @@ func number(t *testing.T, name string, fallback uint64) uint64 {
 
 // TestSchedules runs SOAK_SCHEDULES schedules, with consecutive seeds from SEED on, with SOAK_NODES data nodes or, without it, a few.
 func TestSchedules(t *testing.T) {
-	count := number(t, "SOAK_SCHEDULES", 20)
+	count := number(t, "SOAK_SCHEDULES", seedtest.Cases[uint64](8, 20))
 	cryptotest.SetGlobalRandom(t, 0) // for the lakes' names and snapshots
 	made := lakes(t)
 	sum := &tally{events: map[string]int{}}

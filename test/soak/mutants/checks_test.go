@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 // checks are deliberate bugs in checks of what comes from outside, each with the package and the test that detects it.
@@ -212,7 +214,7 @@ var checks = []struct{ name, file, old, new, by string }{
 
 // TestChecks builds the test that detects a deliberate bug with that bug, and runs it: it must fail. MUTANTS and MUTANTS_FIRST are those of TestMutants.
 func TestChecks(t *testing.T) {
-	count, first := min(int(number(t, "MUTANTS", 1)), len(checks)), int(number(t, "MUTANTS_FIRST", 1))
+	count, first := min(int(number(t, "MUTANTS", seedtest.Cases[uint64](0, 1))), len(checks)), int(number(t, "MUTANTS_FIRST", 1))
 	for _, c := range checks {
 		if _, err := (mutant{c.name, c.file, c.old, c.new}).apply(); err != nil {
 			t.Errorf("%s: %v", c.name, err)

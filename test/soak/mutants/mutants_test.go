@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kubeflow/datacache/test/kit/seedtest"
 )
 
 const root = "../../.."
@@ -25,7 +27,7 @@ const missable = 1
 // TestMutants builds the test of the schedules with one deliberate bug after the other, and runs it until it fails. MUTANTS is the
 // number of bugs to try, starting with MUTANTS_FIRST; SOAK_SCHEDULES is the maximum number of schedules for each.
 func TestMutants(t *testing.T) {
-	count, first := int(number(t, "MUTANTS", 1)), int(number(t, "MUTANTS_FIRST", 1))
+	count, first := int(number(t, "MUTANTS", seedtest.Cases[uint64](0, 1))), int(number(t, "MUTANTS_FIRST", 1))
 	count = min(count, len(list))
 	t.Logf("MUTANTS_FIRST=%d MUTANTS=%d of %d", first, count, len(list))
 	for _, m := range list {
