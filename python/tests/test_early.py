@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from slow_store import SlowStore
 Connect = Callable[..., DataCache]
 Load = Callable[..., Cache]
 ROWS, GROUP = 6_000, 100
+NO_LIMITS: Mapping[str, str] = {}
 IN_ORDER = Oracle(rows=ROWS, shuffle=False)
 ALONE = World(0, 1)
 LIMIT = 144 << 20
@@ -52,12 +53,14 @@ def load(store: SlowStore, server: Path, tmp_path: Path) -> Iterator[Load]:
     """
     caches = Caches(server, tmp_path / "logs")
 
-    def start(order: Oracle, width: int = 200, group: int = GROUP, **given: Any) -> Cache:
+    def start(
+        order: Oracle, width: int = 200, group: int = GROUP, nodes: int = 2, limits: Mapping[str, str] = NO_LIMITS
+    ) -> Cache:
         text = np.random.default_rng(1).bytes(width * order.rows)  # not to be compressed
         cells = [text[at : at + width] for at in range(0, len(text), width)]
         uri = store.write("table.parquet", pa.table({"id": np.arange(order.rows), "text": cells}), group)
         store.hold("table.parquet", needed_last(order, group))
-        return caches.start(["--files", uri], **{"env": store.environment(), **given})
+        return caches.start(["--files", uri], nodes=nodes, env={**store.environment(), **limits})
 
     yield start
     caches.close()
@@ -112,7 +115,7 @@ def test_rows_of_spill_files_while_they_are_written(
     """A table of 96 MB with a memory that has room for half of it, and spill files."""
     order = Oracle(**options, rows=24_000, seed=3, global_batch=64, rank=0, world=1)
     limits = {"SPILL_DIR": str(tmp_path / "spill"), "MEMORY_LIMIT": str(LIMIT)}
-    served = load(order, width=4_000, group=500, nodes=1, env=store.environment() | limits)
+    served = load(order, width=4_000, group=500, nodes=1, limits=limits)
     cache = connect(served.endpoint)
     loader = cache.loader(**options, global_batch_size=64, seed=3, world=ALONE)
     batches = iter(loader)
