@@ -2,20 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The starter of caches waits for the processes that run now, and finds what servers leave over."""
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lake import Made
 
-from kit.caches import Cache
+from kit.caches import Cache, Mode
 from kit.process import lasting, require_none_left
 
-# Stands for a server: leaves something over, says so on its page, and exits with 0 when it is told to end.
+# Stands for a server: leaves something over, shows the file of its role as its page, and exits with 0 on SIGTERM.
 _UNTIDY = """#!{python}
 import mmap, os, pathlib, signal, subprocess, sys, tempfile
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -27,7 +30,7 @@ class Page(BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(b'{{"state": "Ready", "rows": 0, "splits": {{}}, "nodes": []}}')
+        self.wfile.write(pathlib.Path(__file__).with_name(sys.argv[1]).read_bytes())
 
 host, port = sys.argv[sys.argv.index("--http") + 1].split(":")
 HTTPServer((host, int(port)), Page).serve_forever()
@@ -42,20 +45,28 @@ _LEAVES = {
 }
 
 
-@pytest.fixture
-def untidy(tmp_path: Path) -> Iterator[Callable[[str], Cache]]:
-    """A function that starts a server that leaves something over, which is removed after the test."""
+def show(page: Path, *incarnations: str) -> None:
+    """Writes the page of a head that is Ready, with data nodes of these incarnations. A reader finds it whole."""
+    nodes = [{"index": i, "incarnation": known} for i, known in enumerate(incarnations)]
+    new = page.with_suffix(".new")
+    new.write_text(json.dumps({"state": "Ready", "rows": 0, "splits": {}, "nodes": nodes}))
+    new.rename(page)
 
-    def start(what: str) -> Cache:
+
+@pytest.fixture
+def untidy(tmp_path: Path) -> Iterator[Callable[..., Cache]]:
+    """A function that makes a cache of servers that leave something over, which is removed after the test."""
+
+    def made(what: str, mode: Mode = "local") -> Cache:
         program = tmp_path / "server"
         program.write_text(_UNTIDY.format(python=sys.executable, leaves=_LEAVES[what]))
         program.chmod(0o700)
-        cache = Cache(program, tmp_path / "cache", [])
-        cache.start()
-        cache.wait("Ready")
-        return cache
+        show(tmp_path / "local")
+        show(tmp_path / "head", "before")
+        (tmp_path / "node").write_text('{"incarnation": "now"}')
+        return Cache(program, tmp_path / "cache", [], nodes=1, mode=mode)
 
-    yield start
+    yield made
     if (left := tmp_path / "server.pid").exists():
         os.kill(int(left.read_text()), signal.SIGKILL)
     for path in Path("/dev/shm").glob("datacache-test-*"):
@@ -66,18 +77,34 @@ def untidy(tmp_path: Path) -> Iterator[Callable[[str], Cache]]:
     ("what", "named"),
     [("a file", "/tmp/spilled.tmp"), ("a process", "sleep 987654"), ("shared memory", "/dev/shm/datacache-test-")],
 )
-def test_what_a_server_leaves_over_is_named(what: str, named: str, untidy: Callable[[str], Cache]) -> None:
+def test_what_a_server_leaves_over_is_named(what: str, named: str, untidy: Callable[..., Cache]) -> None:
     cache = untidy(what)
+    cache.start()
+    cache.wait("Ready")
     with pytest.raises(AssertionError, match=f"left over: .*{named}"):
         cache.stop()
 
 
-def test_a_tidy_server_stops(untidy: Callable[[str], Cache]) -> None:
-    assert untidy("nothing").stop() == {"local": 0}
+def test_a_tidy_server_stops(untidy: Callable[..., Cache]) -> None:
+    cache = untidy("nothing")
+    cache.start()
+    cache.wait("Ready")
+    assert cache.stop() == {"local": 0}
+
+
+def test_a_status_of_an_older_data_node_does_not_count(untidy: Callable[..., Cache], tmp_path: Path) -> None:
+    with untidy("nothing", "cluster") as cache:
+
+        def join(_: dict[str, Any]) -> None:
+            with contextlib.suppress(OSError):
+                assert cache.status()["state"] == "Ready"
+                show(tmp_path / "head", "now")
+
+        assert cache.wait("Ready", seen=join)["nodes"] == [{"index": 0, "incarnation": "now"}]
 
 
 @pytest.mark.parametrize("name", ["node-1", "head"])
-def test_a_status_from_before_a_restart_does_not_count(
+def test_the_status_after_a_restart_is_of_the_new_process(
     name: str, table: Callable[[str], Made], private: Callable[..., Cache]
 ) -> None:
     cache = private(["--metadata", table("plain").metadata], mode="cluster")

@@ -127,7 +127,7 @@ class Serving(Stoppable):
         """A field of /proc/PID/status in bytes, summed over the processes."""
 
 
-class Process(process.Process):
+class Process(Stoppable, process.Process):
     """A process that runs until it is stopped, whose resources are measured."""
 
     def __init__(
