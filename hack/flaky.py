@@ -47,8 +47,12 @@ def share(part: float) -> Iterator[Callable[[], None]]:
     else:
         (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
         (group / "cpu.cfs_quota_us").write_text(str(quota))
+
+    def join() -> None:
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+
     try:
-        yield lambda: (group / "cgroup.procs").write_text(str(os.getpid())) and None
+        yield join
     finally:
         for process in members().split():
             with contextlib.suppress(ProcessLookupError):

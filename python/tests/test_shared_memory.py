@@ -200,7 +200,8 @@ def test_idle_memory_is_taken_back(server: Path, tmp_path: Path, messages: list[
     with DataCache.local(wide(tmp_path), program=server, progress=False, memory_limit="300Mi") as cache:
         location = cache.get_flight_info({"kind": "shard", "index": 0, "total": 1}).endpoints[0].location
         want, before = batches(cache), len(messages)
-        (idle,) = cache._shared._idle.values()  # pyright: ignore[reportPrivateUsage]
+        shared = cache._shared  # pyright: ignore[reportPrivateUsage]
+        (idle,) = eventually("the memory to be idle", lambda: list(shared._idle.values()))  # pyright: ignore[reportPrivateUsage]
         others = list[SharedMemory]()  # held by clients that make no call
         while idle.alive:
             assert len(others) < 200, "the server has memory for any number of clients, and takes none back"

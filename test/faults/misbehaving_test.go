@@ -349,8 +349,7 @@ func (c client) survivesIt(t *testing.T, m *misbehaving, stall time.Duration) er
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- c.ask(ctx, t, m.URL, stall) }()
-	var err error
-	err = deadline.Receive(t, ended, "the call to end, even after its context")
+	err := deadline.Receive(t, ended, "the call to end, even after its context")
 	if ctx.Err() != nil && !c.mirror {
 		t.Errorf("it did not end: %v", err)
 	}

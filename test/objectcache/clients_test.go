@@ -5,6 +5,7 @@ package objectcache
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -312,7 +313,7 @@ func TestStopWaitsForRequests(t *testing.T) {
 			_ = conn.Close()
 		}
 		if !errors.Is(err, syscall.ECONNREFUSED) {
-			return fmt.Errorf("a new connection: %v", err)
+			return fmt.Errorf("a new connection: %w, want a refused one", cmp.Or(err, errors.New("it was accepted")))
 		}
 		return nil
 	})

@@ -173,7 +173,7 @@ func (c *Cluster) await(ctx context.Context, what string, ask func(context.Conte
 	err := deadline.StartLong(Deadline).Poll(func() error {
 		err := ask(ctx)
 		if dead = cmp.Or(c.processes.check(), ctx.Err()); dead != nil {
-			return nil
+			return nil //nolint:nilerr // the wait ends
 		}
 		return err
 	})
