@@ -132,7 +132,9 @@ func (c *cluster) servesBeside() {
 	c.t.Helper()
 	for range 3 {
 		deadline.Eventually(c.t, func() error {
-			ids, err := c.shard(deadline.Context(c.t), 0, 1)
+			ctx, done := context.WithCancel(deadline.Context(c.t)) // closes the connection, whose memory would count
+			defer done()
+			ids, err := c.shard(ctx, 0, 1)
 			if err != nil {
 				return err
 			}
@@ -196,7 +198,8 @@ func TestUnreadTakes(t *testing.T) {
 
 // exchangeOnce requests some rows and reads the response.
 func (c *cluster) exchangeOnce(ticket []byte) error {
-	ctx := deadline.Context(c.t)
+	ctx, done := context.WithCancel(deadline.Context(c.t)) // closes the connection
+	defer done()
 	stream, err := service(ctx, c.t, c.nodeAddrs[0]).DoExchange(ctx)
 	if err != nil {
 		return err
