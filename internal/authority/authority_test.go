@@ -87,9 +87,12 @@ func TestLeaf(t *testing.T) {
 	if left := leaf.NotAfter.Sub(now).Round(time.Hour); left != leafLife {
 		t.Errorf("it is valid for %s, want %s", left, leafLife)
 	}
-	for after, same := range map[time.Duration]bool{23 * time.Hour: true, 25 * time.Hour: false} {
-		if again, err := ca.Server(names, now.Add(after)); err != nil || (again == made) != same {
-			t.Errorf("after %s: the same certificate = %v, want %v (%v)", after, again == made, same, err)
+	for _, later := range []struct {
+		after time.Duration
+		same  bool
+	}{{23 * time.Hour, true}, {25 * time.Hour, false}} {
+		if again, err := ca.Server(names, now.Add(later.after)); err != nil || (again == made) != later.same {
+			t.Errorf("after %s: the same certificate = %v, want %v (%v)", later.after, again == made, later.same, err)
 		}
 	}
 }

@@ -221,3 +221,14 @@ func (s *stream) remoteEnd() error {
 	s.in.finish()
 	return nil
 }
+
+// widen adds n bytes to the window of a stream's peer.
+func (c *conn) widen(s *stream, n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.remote || s.closed != nil {
+		return
+	}
+	s.window.Add(n)
+	c.out.sendLocked(func(f *http2.Framer) error { return f.WriteWindowUpdate(s.id, uint32(n)) })
+}

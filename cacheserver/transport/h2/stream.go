@@ -323,7 +323,7 @@ func (s *stream) readFull(p []byte, due time.Time) (int, error) {
 	n := s.in.begin(p)
 	if len(p)-n > defaultWindow {
 		s.owed.Add(int64(n))
-		s.give(int64(len(p)))
+		s.conn.widen(s, int64(len(p)))
 	} else {
 		s.giveBack(len(p) + n)
 	}
@@ -334,20 +334,8 @@ func (s *stream) readFull(p []byte, due time.Time) (int, error) {
 func (s *stream) giveBack(n int) {
 	// If the swap fails, the goroutine that changed owed meanwhile looks at it again.
 	if owed := s.owed.Add(int64(n)); owed >= defaultWindow/2 && s.owed.CompareAndSwap(owed, 0) {
-		s.give(owed)
+		s.conn.widen(s, owed)
 	}
-}
-
-// give adds n bytes to the peer's window.
-func (s *stream) give(n int64) {
-	c := s.conn
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if s.remote || s.closed != nil {
-		return
-	}
-	s.window.Add(n)
-	c.out.sendLocked(func(f *http2.Framer) error { return f.WriteWindowUpdate(s.id, uint32(n)) })
 }
 
 // Cancel ends the call whose context is ctx: its handler's sends and receives then fail, even one that is waiting for the client. The
