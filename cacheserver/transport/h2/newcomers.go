@@ -4,7 +4,7 @@
 package h2
 
 import (
-	"io"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -17,11 +17,13 @@ const (
 	newcomersASecond = 4000
 	// mostPatience is the maximum time for which a newcomer keeps its place when all are taken.
 	mostPatience = 2 * time.Second
+	// behind is how long the server gives itself to read what all newcomers have sent.
+	behind = 10 * time.Millisecond
 )
 
 // Newcomers are the connections of a server that have not made a call yet: silent ones, and those in a handshake. Their number is bounded. When
 // all places are taken, the next connection gets that of the oldest newcomer, which is closed, so that whoever keeps connections without a call
-// keeps nobody out. Make it with NewNewcomers; it is safe for concurrent use.
+// keeps nobody out. One that has sent bytes that the server has not read yet is not closed: then the server is slow, and a call may be among them. Make it with NewNewcomers; it is safe for concurrent use.
 type Newcomers struct {
 	memory Memory
 	each   int64
@@ -37,7 +39,7 @@ type Newcomers struct {
 // Newcomer is a connection that has not made a call yet.
 type Newcomer struct {
 	among *Newcomers
-	conn  io.Closer
+	conn  net.Conn
 	since time.Time
 }
 
@@ -47,7 +49,7 @@ func NewNewcomers(memory Memory, each int64) *Newcomers {
 }
 
 // Enter adds a connection once there is a place for it.
-func (n *Newcomers) Enter(conn io.Closer) *Newcomer {
+func (n *Newcomers) Enter(conn net.Conn) *Newcomer {
 	one := &Newcomer{among: n, conn: conn}
 	for {
 		oldest, wait := n.add(one, time.Now())
@@ -69,13 +71,17 @@ func (n *Newcomers) add(one *Newcomer, now time.Time) (oldest *Newcomer, wait ti
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if places := min(max(n.memory.Free()/n.each, leastPlaces), mostPlaces); int64(len(n.all)) >= places {
-		oldest = n.all[0]
+		i := slices.IndexFunc(n.all, func(one *Newcomer) bool { return !hasUnread(one.conn) })
+		if i < 0 { // none is to blame
+			return nil, behind
+		}
+		oldest = n.all[i]
 		n.patience = max(n.patience, time.Duration(len(n.all))*time.Second/newcomersASecond)
 		if wait = oldest.since.Add(n.patience).Sub(now); wait > 0 {
 			return nil, wait
 		}
 		n.patience = n.patience * 9 / 10
-		n.all = slices.Delete(n.all, 0, 1)
+		n.all = slices.Delete(n.all, i, i+1)
 	}
 	one.since = now
 	n.all = append(n.all, one)

@@ -6,6 +6,7 @@ package h2
 import (
 	"crypto/tls"
 	"net"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +18,10 @@ import (
 )
 
 // door is an io.Closer that records whether it was closed.
-type door struct{ closed bool }
+type door struct {
+	net.Conn
+	closed bool
+}
 
 func (d *door) Close() error {
 	d.closed = true
@@ -92,6 +96,45 @@ func TestOldestNewcomerGivesWay(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestUnreadNewcomerStays checks that a connection whose bytes the server has not read yet, as it is slow, does not give way.
+func TestUnreadNewcomerStays(t *testing.T) {
+	t.Parallel()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	client, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if _, err := client.Write([]byte("a call")); err != nil {
+		t.Fatal(err)
+	}
+	deadline.Until(t, "the call has arrived", func() bool { return hasUnread(server) })
+	n, second := NewNewcomers(&purse{}, newMemory), &door{}
+	calling := n.Enter(server)
+	n.Enter(second)
+	for range leastPlaces - 1 {
+		n.Enter(&door{})
+	}
+	if !slices.Contains(n.all, calling) || !second.closed {
+		t.Errorf("the calling one has its place: %v, the silent one after it is closed: %v", slices.Contains(n.all, calling), second.closed)
+	}
+	if _, err := server.Read(make([]byte, 6)); err != nil {
+		t.Fatal(err)
+	}
+	if n.Enter(&door{}); slices.Contains(n.all, calling) {
+		t.Error("once its bytes are read, it is the oldest, and keeps its place")
 	}
 }
 

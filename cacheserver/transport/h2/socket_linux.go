@@ -62,3 +62,18 @@ func (b *backlog) waitsForNetwork(conn net.Conn, unsent int) bool {
 	b.looked, b.limited = now, info.Rwnd_limited
 	return int(info.Notsent_bytes)+int(info.Unacked)*int(info.Snd_mss) > unsent && !byClient
 }
+
+// hasUnread reports whether the peer has sent bytes that were not read from the connection yet; false if that is not known.
+func hasUnread(conn net.Conn) bool {
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	unread := 0
+	e := raw.Control(func(fd uintptr) { unread, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	return e == nil && err == nil && unread > 0
+}

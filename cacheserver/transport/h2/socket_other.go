@@ -17,3 +17,6 @@ func boundBuffer(net.Conn, time.Duration) {}
 type backlog struct{}
 
 func (*backlog) waitsForNetwork(net.Conn, int) bool { return false }
+
+// hasUnread does not know.
+func hasUnread(net.Conn) bool { return false }
