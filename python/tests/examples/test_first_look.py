@@ -31,7 +31,7 @@ def test_every_cell_shows_what_it_promises(server: Path, tmp_path: Path, monkeyp
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent / "src"), prepend=":")
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path))
-    client = NotebookClient(read(), timeout=3 * limit(), resources={"metadata": {"path": str(FOLDER)}})
+    client = NotebookClient(read(), timeout=int(3 * limit()), resources={"metadata": {"path": str(FOLDER)}})
     cells: dict[str, list[Any]] = {cell.id: cell.get("outputs", []) for cell in client.execute().cells}
 
     # Of Python alone: ipykernel does not show what a child process writes when it runs under pytest.
