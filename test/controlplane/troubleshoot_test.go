@@ -124,9 +124,10 @@ func TestTroubleshooting(t *testing.T) {
 
 	tests = map[string]string{ // of files that a TrainJob's diagnosis treats like the others
 		"no room to load even one row group at a time": "test/faults/limits_test.go TestMemoryLimitTooSmall",
-		"checksum":                     "test/faults/storage_test.go TestCorruptByteInChecksummedPage",
-		"spill folder ...: needed ...": "test/conformance/test_spill.py test_too_little_room_is_explained",
-		"its footer promises":          "cacheserver/source/parquet/footer_test.go TestFooters",
+		"no room for its pages":                        "test/conformance/test_hostile_files.py test_one_large_page",
+		"checksum":                                     "test/faults/storage_test.go TestCorruptByteInChecksummedPage",
+		"spill folder ...: needed ...":                 "test/conformance/test_spill.py test_too_little_room_is_explained",
+		"its footer promises":                          "cacheserver/source/parquet/footer_test.go TestFooters",
 	}
 	for _, f := range failures {
 		for _, said := range f.says {
