@@ -43,7 +43,14 @@ def test_one_large_page(codec: str, tmp_path: Path, private: Callable[..., Cache
     )
     cache = private(["--files", str(tmp_path)], nodes=1, mode="cluster", env={"MEMORY_LIMIT": str(LIMIT)})
     reason = cache.wait("Failed")["reason"]
-    for part in ("no room for its pages", "a.parquet row group 0", 'column "a"', "240000", "bytes uncompressed", "smaller pages"):
+    for part in (
+        "no room for its pages",
+        "a.parquet row group 0",
+        'column "a"',
+        "240000",
+        "bytes uncompressed",
+        "smaller pages",
+    ):
         assert part in reason
     assert peak(cache, "node-0") < LIMIT
     assert peak(cache, "head") < LIMIT
