@@ -58,17 +58,25 @@ func (w *Wait) Over() bool {
 func Context(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())
-	t.Cleanup(func() { cancel(nil) })
 	wait := Start()
-	var look func()
-	look = func() {
-		if wait.Over() {
+	look := make(chan *time.Timer, 1) // holds the timer of the next look, for who stops it or runs
+	look <- time.AfterFunc(idle, func() {
+		timer := <-look
+		switch {
+		case ctx.Err() != nil: // the test has ended
+		case wait.Over():
 			cancel(context.DeadlineExceeded)
-		} else if ctx.Err() == nil {
-			time.AfterFunc(time.Until(wait.until), look)
+		default:
+			timer.Reset(time.Until(wait.until))
 		}
-	}
-	time.AfterFunc(idle, look)
+		look <- timer
+	})
+	t.Cleanup(func() {
+		cancel(nil)
+		timer := <-look
+		timer.Stop()
+		look <- timer
+	})
 	return ctx
 }
 
@@ -131,12 +139,18 @@ func Receive[T any](t testing.TB, from <-chan T, what string) T {
 // heaviest is the greatest load that was measured: a machine that is busy now was busy in a wait that ends now.
 var heaviest = struct {
 	sync.Mutex
-	load float64
+	load     float64
+	measured time.Time
 }{load: 1}
 
 // load is how many times as long work takes as on an idle machine: as the time of many equal pieces of work beside the shortest of them, which
 // nothing interrupted.
 func load() float64 {
+	heaviest.Lock() // many waits may end at once: one of them measures
+	defer heaviest.Unlock()
+	if since := time.Since(heaviest.measured); since >= 0 && since < time.Second {
+		return heaviest.load
+	}
 	const pieces = 400 // of about 0.2 ms, so that together they take as long as a time slice of the processor, or longer
 	shortest := time.Duration(1<<63 - 1)
 	began := time.Now()
@@ -148,12 +162,11 @@ func load() float64 {
 		}
 		shortest = min(shortest, time.Since(before))
 	}
-	heaviest.Lock()
-	defer heaviest.Unlock()
 	if shortest <= 0 { // the fake clock of package synctest stands still meanwhile
 		return heaviest.load
 	}
 	now := float64(time.Since(began)) / float64(pieces*shortest)
+	heaviest.measured = time.Now()
 	heaviest.load = min(max(heaviest.load, now), mostLoad)
 	return heaviest.load
 }
