@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 _IDLE = 180.0  # seconds: the limit on a machine that does nothing else
 _POLL = 0.02  # seconds between two looks of eventually
 _MOST_LOAD = 6.0
-_loads = [1.0]  # as measured: a machine that is busy now was busy in a wait that ends now
+_loads = [1.0]  # all that were measured: the machine may be idle again when a wait ends
 
 
 def limit() -> float:

@@ -28,11 +28,11 @@ demo-cluster: training-venv cluster ## Train on that cluster with the Kubeflow S
 
 # TestRelease is release-rehearsal's, TestTokensAreRenewed is token-renewals'.
 # What CI runs: train by the SDK and the proposal's sample client, BERT, a lost machine, known readers, put and train, install and upgrade.
-E2E_GATE := ^Test(SampleClient|BERT|NodeIsLost|SharedCache|PutAndTrain|Chart)$$
+E2E_CI := ^Test(SampleClient|BERT|NodeIsLost|SharedCache|PutAndTrain|Chart)$$
 
-.PHONY: e2e-gate
-e2e-gate: E2E := -run '$(E2E_GATE)'
-e2e-gate: e2e ## The six tests of e2e that CI runs (about 8 min).
+.PHONY: e2e-ci
+e2e-ci: E2E := -run '$(E2E_CI)'
+e2e-ci: e2e ## The six tests of e2e that CI runs (about 8 min).
 
 .PHONY: e2e
 e2e: training-venv $(GOTESTSUM) $(if $(E2E_KUBECONFIG),,cluster) ## Real training jobs with the Kubeflow SDK, on that cluster or on E2E_KUBECONFIG=FILE's (about 25 min; E2E='-run Kill' for a part).

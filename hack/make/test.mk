@@ -120,7 +120,7 @@ test-loader: build training-venv $(CATALOG)/complete ## The Python loader's part
 	@hack/bootstrap clients
 	@echo "==> test: the loader against $(SERVER) (about 4 min)"
 	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(LOADER_PARTS) runtimes test/golden -- \
-		$(LOADER) python/tests --ignore python/tests/examples --ignore python/tests/nightly --ignore python/tests/test_docs.py -m '$(if $(NIGHT),night,not night)' -rs --junitxml=$(REPORTS)/$@$(if $(NIGHT),-night).xml $(PYTEST)
+		$(LOADER) python/tests --ignore python/tests/examples --ignore python/tests/trainers --ignore python/tests/test_docs.py -m '$(if $(NIGHT),night,not night)' -rs --junitxml=$(REPORTS)/$@$(if $(NIGHT),-night).xml $(PYTEST)
 
 .PHONY: test-examples
 test-examples: build examples-venv ## The loader in JAX, Ray Train, TRL, torchtitan, torchft, Megatron and pandas, its notebook, docs/frameworks.md (about 3 min, 1 more the first time; nothing to do while nothing changed).
@@ -129,7 +129,7 @@ test-examples: build examples-venv ## The loader in JAX, Ray Train, TRL, torchti
 		$(EXAMPLES) -m pytest python/tests/examples -rs --junitxml=$(REPORTS)/$@.xml --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
 .PHONY: test-ray
-test-ray: build examples-venv ## Ray Train's workers that fail once and start anew (about 1 min; not part of CI, which runs docs/frameworks.md with Ray).
+test-ray: build examples-venv ## Ray Train's workers that fail once and start anew (about 1 min; the night's; CI runs docs/frameworks.md with Ray).
 	@RAY_RESTARTS=1 PYTHONPATH=python/src $(EXAMPLES) -m pytest python/tests/examples/test_ray.py -rs --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
 .PHONY: test-megatron-bridge
@@ -140,11 +140,11 @@ test-megatron-bridge: build examples-venv ## CacheProvider with Megatron-Bridge'
 	@MEGATRON_BRIDGE=$(MEGATRON_BRIDGE)/megatron/bridge PYTHONPATH=python/src $(EXAMPLES) -m pytest python/tests/examples/test_megatron.py -k bridge \
 		-rs --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
-NIGHTLY := $(CACHE)/tools/nightly-$(shell sha256sum hack/nightly 2>/dev/null | cut -c1-12)
-.PHONY: test-nightly
-test-nightly: build examples-venv ## A training step of trainers that CI does not install: Open MPI, DeepSpeed, torchtune, XGBoost, MLX; and JAX on two processes (about 2 min, 1 more the first time; prints NOT TRIED and why where packages can't be had).
-	@hack/nightly $(EXAMPLES) $(NIGHTLY)
-	@NIGHTLY=$(NIGHTLY) PYTHONPATH=python/src $(EXAMPLES) -m pytest python/tests/nightly python/tests/examples/test_jax.py \
+TRAINERS := $(CACHE)/tools/trainers-$(shell sha256sum hack/python/trainers 2>/dev/null | cut -c1-12)
+.PHONY: test-trainers
+test-trainers: build examples-venv ## A training step of trainers that CI does not install: Open MPI, DeepSpeed, torchtune, XGBoost, MLX; and JAX on two processes (about 2 min, 1 more the first time; prints NOT TRIED and why where packages can't be had).
+	@hack/python/trainers $(EXAMPLES) $(TRAINERS)
+	@TRAINERS=$(TRAINERS) PYTHONPATH=python/src $(EXAMPLES) -m pytest python/tests/trainers python/tests/examples/test_jax.py \
 		-rs --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
 .PHONY: fuzz
@@ -153,14 +153,14 @@ fuzz: bootstrap ## Run every fuzz target FUZZ=5000x times each (about 5 min; 8 m
 	@GOGC=400 GOMEMLIMIT=512MiB hack/fuzz $(FUZZ)
 
 .PHONY: schedules
-schedules: bootstrap ## Run SCHEDULES=10000 seeded schedules of faults against whole caches in one process, on a fake clock, and LARGE=100 with 64 data nodes (about 45 min; CI runs 200 and 3).
+schedules: bootstrap ## Run SCHEDULES=10000 seeded schedules of faults against whole caches in one process, on a fake clock, and LARGE=100 with 64 data nodes (about 45 min; the night runs 1,000 and 10).
 	@echo "==> schedules: $(SCHEDULES) on a fake clock; a failure names the SEED that repeats it"
 	@GOMAXPROCS=1 GOGC=400 SOAK_SCHEDULES=$(SCHEDULES) go test ./test/soak -run '^TestSchedules$$' -count=1 -timeout=0 -v | sed -u '/^=== /d; /--- PASS: TestSchedules\//d; $${/^FAIL/q1}'
 	@echo "==> schedules: $(LARGE) with 64 data nodes"
 	@GOMAXPROCS=1 GOGC=400 SOAK_NODES=64 SOAK_SCHEDULES=$(LARGE) go test ./test/soak -run '^TestSchedules$$' -count=1 -timeout=0 -v | sed -u '/^=== /d; /--- PASS: TestSchedules\//d; $${/^FAIL/q1}'
 
 .PHONY: soak
-soak: schedules build training-venv ## Run schedules, then real servers that are lost SOAK=200 times under the Python loader, and SOAK times under Go clients (about 90 min; CI runs a few of each).
+soak: schedules build training-venv ## Run schedules, then real servers that are lost SOAK=200 times under the Python loader, and SOAK times under Go clients (about 90 min; CI runs a few of each but schedules).
 	@echo "==> soak: $(SOAK) schedules of the loader; a failure names the SEED and --schedule that repeat it (about 5 s each)"
 	@PYTHONPATH=python/src $(TRAINING) -m pytest python/tests/test_kills.py python/tests/test_mixture_kills.py -k servers_are_lost --rootdir python -c python/pyproject.toml \
 		--server $(SERVER) --thorough $$((($(SOAK) + 5) / 6))
@@ -200,7 +200,7 @@ fuzz-pruning: build venv $(CATALOG)/complete ## Have Iceberg's Java library writ
 	@$(PYTHON) -m pytest test/conformance/test_pruning.py -rs --server $(SERVER) --rest-catalog $(CATALOG) --pruning $(PRUNING) $(PYTEST)
 
 .PHONY: mutants
-mutants: bootstrap ## Build the cache server with one deliberate bug after the other (MUTANTS=100, or all) and have soak's schedules, or the test of the check, find them (about 20 min; CI tries two).
+mutants: bootstrap ## Build the cache server with one deliberate bug after the other (MUTANTS=100, or all) and have soak's schedules, or the test of the check, find them (about 20 min; the night's; CI checks that each can be made).
 	@echo "==> mutants: deliberate bugs (about 20 min)"
 	@MUTANTS=$(MUTANTS) MUTANTS_FIRST=0 go test ./test/soak/mutants -run '^(TestMutants|TestChecks)$$' -count=1 -timeout=0 -v
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from chance import Chance
 from cluster import Cluster
-from kit.process import lasting, require_none_left
 from lake import Lake
 from peer import Peer, Table
 from seeds import SEED
@@ -19,6 +18,8 @@ from wide import wide_table
 
 from kubeflow_datacache import DataCache
 from kubeflow_datacache.cache import Transport
+
+pytest_plugins = ["kit.leftovers"]
 
 NOTES = pytest.StashKey[list[str]]()
 REPOSITORY = Path(__file__).parents[2]
@@ -42,20 +43,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Prints what the random tests did and how to repeat them."""
     for line in config.stash.get(NOTES, []):
         terminalreporter.write_line(line)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nothing_runs_after_the_session() -> Iterator[None]:
-    """Fails the session if it leaves a process over."""
-    yield
-    require_none_left("the session")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_runs_after_the_module(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a module that leaves a process over, but for those of fixtures of the session."""
-    yield
-    require_none_left(request.node.name, lasting)
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def real(server: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cac
 
 
 def named(delays: tuple[float, ...], run: Callable[[float], bool]) -> None:
-    """Asserts that run(seconds) finds what is slow, at one of these delays; the longer ones are for busy machines."""
+    """Asserts that run(seconds) finds what is slow, at one of these delays: a busy machine hides the short ones."""
     assert any(run(seconds) for seconds in delays), f"no delay was found, of {delays} s"
 
 

@@ -56,7 +56,7 @@ def load(store: SlowStore, server: Path, tmp_path: Path) -> Iterator[Load]:
     def start(
         order: Oracle, width: int = 200, group: int = GROUP, nodes: int = 2, limits: Mapping[str, str] = NO_LIMITS
     ) -> Cache:
-        text = np.random.default_rng(1).bytes(width * order.rows)  # not to be compressed
+        text = np.random.default_rng(1).bytes(width * order.rows)  # random, so that compression does not shrink it
         cells = [text[at : at + width] for at in range(0, len(text), width)]
         uri = store.write("table.parquet", pa.table({"id": np.arange(order.rows), "text": cells}), group)
         store.hold("table.parquet", needed_last(order, group))

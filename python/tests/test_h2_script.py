@@ -324,7 +324,7 @@ def test_a_slow_server_that_answers_is_waited_for(monkeypatch: pytest.MonkeyPatc
             connection.send(frame(frames.PING, asked, frames.ACK))
         connection.send(data(flight_data(BATCH)), trailers())
 
-    for seconds in (1.0, 5.0, 25.0):  # the longer ones are for busy machines
+    for seconds in (1.0, 5.0, 25.0):  # a busy machine may exceed the short ones
         monkeypatch.setattr(connection, "_SILENT_SECONDS", seconds)
         with contextlib.suppress(fl.FlightUnavailableError):
             assert len(read(play)) == 1

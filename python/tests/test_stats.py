@@ -24,7 +24,7 @@ from kubeflow_datacache.monitoring.stats import Depth
 from kubeflow_datacache.monitoring.text_progress import TextProgress
 
 Connect = Callable[..., DataCache]
-LOUDER = (0.01, 0.05, 0.25)  # delays in seconds; the longer ones are for busy machines
+LOUDER = (0.01, 0.05, 0.25)  # delays in seconds: a busy machine hides the short ones
 ALONE = World(0, 1)
 
 

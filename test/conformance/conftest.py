@@ -15,7 +15,8 @@ from seeds import SEED
 from server import MODES, WIRE_MODES, Cache, Caches, Mode
 from tables import BY_NAME
 
-from kit.process import lasting, require_none_left
+pytest_plugins = ["kit.leftovers"]
+
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -34,20 +35,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_report_header() -> str:
     """The seed with which SEED repeats the run."""
     return f"SEED={SEED}"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nothing_runs_after_the_session() -> Iterator[None]:
-    """Fails the session if it leaves a process over."""
-    yield
-    require_none_left("the session")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_runs_after_the_module(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a module that leaves a process over, but for those of fixtures of the session."""
-    yield
-    require_none_left(request.node.name, lasting)
 
 
 @pytest.fixture(scope="session")

@@ -264,7 +264,7 @@ def restarted(writer: Writer, cache: Cache, *names: str) -> None:
         try:
             writer.act("put.drop", dataset="none")
         except pa.ArrowException as error:
-            return code_of(error) == "NOT_FOUND"  # and not UNAVAILABLE
+            return code_of(error) == "NOT_FOUND"  # UNAVAILABLE until the data nodes have joined again
         return False
 
     eventually(f"the data nodes after {names} were killed", known)

@@ -45,7 +45,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 			if err := os.WriteFile(cert, []byte("not a certificate"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			deadline.Eventually(t, func() error { // the head looks at its files when somebody connects
+			deadline.Eventually(t, func() error { // the head reads its files again when a client connects
 				if serial := presented(t, c.headAddr); serial != 1 {
 					t.Fatalf("with an invalid file, the head presents certificate %d, want 1", serial)
 				}

@@ -15,7 +15,7 @@ import (
 const (
 	overlay     = "testdata/installed"
 	runtime     = "torch-distributed"
-	webhookPort = 19470 // and the next one
+	webhookPort = 19470 // of the first manager; the second one listens at the next port
 )
 
 var (

@@ -21,7 +21,7 @@ import (
 const (
 	overlay     = "testdata/installed"
 	runtime     = "torch-distributed"
-	webhookPort = 19460     // and the next one
+	webhookPort = 19460     // of the first manager; the second one listens at the next port
 	podsTime    = time.Hour // within which Kueue wants the pods of a TrainJob to be ready
 )
 
@@ -36,7 +36,8 @@ func TestMain(m *testing.M) {
 	options := kubetest.Options{
 		Tools: os.Getenv("DATACACHE_KUBE"), Scheme: v1alpha1.AddToScheme,
 		CRDs: []string{"../../manifests/base/crds/datacache.kubeflow.org_datacaches.yaml"},
-		// Kueue evicts a TrainJob whose pods are not ready after an hour, which pass in a test when it says so (age), and queues it again a second later.
+		// Kueue evicts a TrainJob whose pods are not ready within podsTime, and queues it again a second later. No test waits that long: age moves the
+		// times in a Workload's conditions into the past.
 		Kueue: map[string]any{"waitForPodsReady": map[string]any{
 			"timeout": podsTime.String(), "requeuingStrategy": map[string]any{"timestamp": "Eviction", "backoffBaseSeconds": 1},
 		}},

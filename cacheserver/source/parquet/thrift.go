@@ -137,12 +137,12 @@ func checkSchema[E element](elements []E) error {
 	paths := 0
 	for i, e := range elements {
 		name, children, path := e.GetName(), e.GetNumChildren(), 0
-		if children < 0 || int(children) > len(elements)-1-i { // fits: i is an index of elements
-			return fmt.Errorf("its schema says %d children of %q, and %d elements follow", children, name, len(elements)-1-i) // fits: i is an index of elements
+		if children < 0 || int(children) > len(elements)-1-i { // fits: i is less than len(elements)
+			return fmt.Errorf("its schema says %d children of %q, and %d elements follow", children, name, len(elements)-1-i) // fits: i is less than len(elements)
 		}
 		if i > 0 {
 			if len(open) == 0 {
-				return fmt.Errorf("its schema has %d elements, %q among them, that are children of no other", len(elements)-i, name) // fits: i is an index of elements
+				return fmt.Errorf("its schema has %d elements, %q among them, that are children of no other", len(elements)-i, name) // fits: i is less than len(elements)
 			}
 			if len(open) > mostLevels {
 				return fmt.Errorf("its column %q is nested more than %d levels deep", open[1].name, mostLevels)

@@ -60,7 +60,7 @@ func FuzzConnection(f *testing.F) {
 		go func() { _, _ = io.Copy(io.Discard, ours) }() // ends when the pipe is closed
 		go func() {
 			defer close(done)
-			_, _ = ours.Write(append([]byte(http2.ClientPreface), data...)) // the server may close the connection within it
+			_, _ = ours.Write(append([]byte(http2.ClientPreface), data...)) // fails if the server closes the connection first
 			_ = ours.Close()
 			<-served
 			server.GracefulStop()

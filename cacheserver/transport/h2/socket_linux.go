@@ -4,6 +4,7 @@
 package h2
 
 import (
+	"errors"
 	"net"
 	"sync"
 	"syscall"
@@ -15,20 +16,13 @@ import (
 // boundBuffer bounds a connection's memory in the kernel, see docs/adr/0015-send-buffers.md. If the kernel rejects an option, only
 // memory or time is lost, so errors are ignored.
 func boundBuffer(conn net.Conn, near time.Duration) {
-	c, ok := conn.(syscall.Conn)
-	if !ok {
-		return
-	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = raw.Control(func(fd uintptr) {
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, maxUnsent)
-		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	_ = withSocket(conn, func(fd int) error {
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, maxUnsent)
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 		if err == nil && info.Rtt > 0 && time.Duration(info.Rtt)*time.Microsecond < near {
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, nearBuffer)
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, nearBuffer)
 		}
+		return nil
 	})
 }
 
@@ -42,16 +36,11 @@ type backlog struct {
 // waitsForNetwork reports whether the send buffer has more than unsent bytes that are not acknowledged, and the network is the reason: the
 // client's receive window was the limit for less than half of the time since the last call.
 func (b *backlog) waitsForNetwork(conn net.Conn, unsent int) bool {
-	c, ok := conn.(syscall.Conn)
-	if !ok {
-		return false
-	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return false
-	}
 	var info *unix.TCPInfo
-	if e := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); e != nil || err != nil {
+	if withSocket(conn, func(fd int) (err error) {
+		info, err = unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		return err
+	}) != nil {
 		return false
 	}
 	b.mu.Lock()
@@ -65,15 +54,26 @@ func (b *backlog) waitsForNetwork(conn net.Conn, unsent int) bool {
 
 // hasUnread reports whether the peer has sent bytes that were not read from the connection yet; false if that is not known.
 func hasUnread(conn net.Conn) bool {
+	unread := 0
+	err := withSocket(conn, func(fd int) (err error) {
+		unread, err = unix.IoctlGetInt(fd, unix.TIOCINQ)
+		return err
+	})
+	return err == nil && unread > 0
+}
+
+// withSocket calls use with the file descriptor of a connection. It returns the error of use, or the reason why it was not called.
+func withSocket(conn net.Conn, use func(fd int) error) error {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
-		return false
+		return errors.ErrUnsupported
 	}
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return false
+		return err
 	}
-	unread := 0
-	e := raw.Control(func(fd uintptr) { unread, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
-	return e == nil && err == nil && unread > 0
+	if e := raw.Control(func(fd uintptr) { err = use(int(fd)) }); e != nil {
+		return e
+	}
+	return err
 }

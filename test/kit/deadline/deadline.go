@@ -42,8 +42,8 @@ func StartLong(idle time.Duration) *Wait {
 	return &Wait{idle: idle, began: now, until: now.Add(idle)}
 }
 
-// Over reports whether the time limit has passed since Start. It measures the load only when that of an idle machine has, and then when that of
-// then has.
+// Over reports whether the time limit has passed since the wait began. The load is measured when the limit of an idle machine has passed, and again
+// when the limit for that load has.
 func (w *Wait) Over() bool {
 	now := time.Now()
 	if now.Before(w.until) {
@@ -58,25 +58,18 @@ func (w *Wait) Over() bool {
 func Context(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())
+	t.Cleanup(func() { cancel(nil) })
 	wait := Start()
-	look := make(chan *time.Timer, 1) // holds the timer of the next look, for who stops it or runs
-	look <- time.AfterFunc(idle, func() {
-		timer := <-look
-		switch {
-		case ctx.Err() != nil: // the test has ended
-		case wait.Over():
-			cancel(context.DeadlineExceeded)
-		default:
-			timer.Reset(time.Until(wait.until))
+	go func() { // ends with the context
+		for !wait.Over() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Until(wait.until)):
+			}
 		}
-		look <- timer
-	})
-	t.Cleanup(func() {
-		cancel(nil)
-		timer := <-look
-		timer.Stop()
-		look <- timer
-	})
+		cancel(context.DeadlineExceeded)
+	}()
 	return ctx
 }
 
@@ -110,7 +103,7 @@ func Bound(t testing.TB, conn interface{ SetDeadline(at time.Time) error }) {
 	context.AfterFunc(Context(t), func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 }
 
-// Until is Eventually for a condition that needs no error of its own: at the time limit the test has waited for what.
+// Until is Eventually for a condition without an error. At the time limit it fails the test with what it waited for.
 func Until(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	Eventually(t, func() error {
@@ -121,7 +114,7 @@ func Until(t testing.TB, what string, done func() bool) {
 	})
 }
 
-// Receive returns the next value of a channel, the zero value if it is closed; at the time limit it fails the test, which then has waited for what.
+// Receive returns the next value of a channel, the zero value if it is closed. At the time limit it fails the test with what it waited for.
 func Receive[T any](t testing.TB, from <-chan T, what string) T {
 	t.Helper()
 	for wait := Start(); ; {
@@ -136,15 +129,15 @@ func Receive[T any](t testing.TB, from <-chan T, what string) T {
 	}
 }
 
-// heaviest is the greatest load that was measured: a machine that is busy now was busy in a wait that ends now.
+// heaviest is the greatest load that was measured. It is kept, since the machine may have been busy during a wait and be idle when the wait ends.
 var heaviest = struct {
 	sync.Mutex
 	load     float64
 	measured time.Time
 }{load: 1}
 
-// load is how many times as long work takes as on an idle machine: as the time of many equal pieces of work beside the shortest of them, which
-// nothing interrupted.
+// load is how many times as long work takes as on an idle machine. It times many equal pieces of work, and compares their mean with the shortest one,
+// which nothing interrupted.
 func load() float64 {
 	heaviest.Lock() // many waits may end at once: one of them measures
 	defer heaviest.Unlock()

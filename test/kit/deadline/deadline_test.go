@@ -24,14 +24,14 @@ func TestLimitGrowsWithTheLoad(t *testing.T) { //nolint:paralleltest // it measu
 	heaviest.Unlock()
 	busy, done := context.WithCancel(t.Context())
 	defer done()
-	for range 64 {
+	for range 32 * runtime.GOMAXPROCS(0) {
 		go func() {
 			for busy.Err() == nil { // it keeps a processor busy
 			}
 		}()
 	}
 	if now := Limit(); now < 2*idle {
-		t.Errorf("a limit of %s beside 64 goroutines that compute, of %s before", now, before)
+		t.Errorf("a limit of %s beside goroutines that compute, of %s before", now, before)
 	}
 }
 

@@ -67,10 +67,10 @@ func New(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(Seed(t), 0))
 }
 
-// Cases returns how many random cases a test draws: gate with the flag -short, as CI has it for each change, and night without.
-func Cases[N int | uint64](gate, night N) N {
+// Cases returns how many random cases a test draws: ci with the flag -short, which CI has, and night without.
+func Cases[N int | uint64](ci, night N) N {
 	if testing.Short() {
-		return gate
+		return ci
 	}
 	return night
 }

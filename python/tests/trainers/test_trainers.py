@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainers that CI does not install take a training step from a real cache, or the summary says NOT TRIED and why.
 
-make test-nightly installs their packages (hack/nightly). JAX on two processes is tried by CI: examples/test_jax.py.
+make test-trainers installs their packages (hack/python/trainers). CI tries JAX on two processes: examples/test_jax.py.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def not_tried(folder: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["deepspeed", "mlx", "torchtune", "xgboost"])
 def test_a_step(endpoint: str, name: str) -> None:
     """An epoch: the loss falls, and the rows of each step are those of the order."""
-    folder = Path(os.environ["NIGHTLY"])
+    folder = Path(os.environ["TRAINERS"])
     not_tried(folder, name)
     environment = {**rank_environment(), "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
     environment["PYTHONPATH"] += os.pathsep + str(folder / name)
@@ -66,7 +66,7 @@ def test_mpi(endpoint: str, tmp_path: Path) -> None:
 
     In place of sshd on other machines, an agent starts them here, without this process's environment.
     """
-    not_tried(Path(os.environ["NIGHTLY"]), "mpi")
+    not_tried(Path(os.environ["TRAINERS"]), "mpi")
     agent = tmp_path / "agent"
     keep = 'PATH="$PATH" HOME="$HOME" PYTHONPATH="$PYTHONPATH" GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1'
     agent.write_text(f'#!/bin/bash\nshift\nexec env -i {keep} bash -c "$*"\n')
