@@ -35,7 +35,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 			writePair(t, cert, key, 1)
 			c.args = append(c.args, "--transport", string(transport), "--tls-cert", cert, "--tls-key", key, "--tls-ca", cert)
 			c.startAll()
-			c.await(protocol.StateReady, "")
+			c.await(protocol.StateReady)
 			servers := map[string]string{"head": c.headAddr, "data node": c.nodeAddrs[0]}
 			for name, address := range servers {
 				if serial := presented(t, address); serial != 1 {
@@ -65,7 +65,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 			}
 			c.nodes[0].kill() // it joins again, by the new certificate
 			c.startNode(0)
-			c.await(protocol.StateReady, "")
+			c.await(protocol.StateReady)
 		})
 	}
 }

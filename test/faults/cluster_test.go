@@ -58,7 +58,7 @@ func running(t *testing.T, l *lake, nodes int) *cluster {
 	t.Helper()
 	c := newCluster(t, l, nodes)
 	c.startAll()
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	return c
 }
 

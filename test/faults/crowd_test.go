@@ -206,7 +206,7 @@ func TestCrowds(t *testing.T) {
 	c.variables = append(c.variables, headMemory())
 	c.nodeArgs = append(c.nodeArgs, "--memory-limit", fmt.Sprint(nodeLimit))
 	c.startAll()
-	c.await("Ready", "")
+	c.await("Ready")
 	ctx := deadline.Context(t)
 	for _, of := range c.crowds() {
 		var callers sync.WaitGroup

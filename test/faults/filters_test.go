@@ -54,7 +54,7 @@ func numbers(t *testing.T, variables, headArgs []string) *cluster {
 	c.variables, c.headArgs = append(variables, headMemory()), append(c.headArgs, headArgs...)
 	c.nodeArgs = append(c.nodeArgs, "--memory-limit", strconv.Itoa(nodeLimit))
 	c.startAll()
-	c.await("Ready", "")
+	c.await("Ready")
 	return c
 }
 

@@ -43,7 +43,7 @@ func TestNodeKilledWhileLoading(t *testing.T) {
 
 	stall.Remove()
 	c.startNode(0)
-	s := c.await(protocol.StateReady, "")
+	s := c.await(protocol.StateReady)
 	if s.Nodes[0].Restarts != 1 || s.Nodes[1].Restarts != 0 {
 		t.Errorf("restarts %d and %d, want 1 and 0", s.Nodes[0].Restarts, s.Nodes[1].Restarts)
 	}
@@ -67,7 +67,7 @@ func TestNodeKilledWhileReadyReloadsItsOwnSplits(t *testing.T) {
 	c := newCluster(t, l, 2)
 	c.variables = append(c.variables, "NODE_NAME=rack-1")
 	c.startAll()
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	l.s3.Forget()
 	c.nodes[1].kill()
 	lost := c.await(protocol.StateDegraded, "data node 1 ("+c.nodeAddrs[1]+" on machine rack-1) is gone since 2")
@@ -79,7 +79,7 @@ func TestNodeKilledWhileReadyReloadsItsOwnSplits(t *testing.T) {
 	}
 	c.refused("data node 1")
 	c.startNode(1)
-	s := c.await(protocol.StateReady, "")
+	s := c.await(protocol.StateReady)
 	if s.Nodes[1].Restarts != 1 {
 		t.Errorf("%d restarts of data node 1, want 1", s.Nodes[1].Restarts)
 	}
@@ -145,7 +145,7 @@ func TestEpochResumesAfterKill(t *testing.T) {
 
 	c.await(protocol.StateDegraded, "data node 1")
 	c.startNode(1)
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	whole.StartStep = uint64(len(got) / 64)
 	rest, err := c.wholeEpoch(deadline.Context(t), e, whole)
 	if err != nil {
@@ -164,7 +164,7 @@ func TestHeadKilledWhileReady(t *testing.T) {
 	l := onS3(t, 4, 50, 25)
 	l.publish(1)
 	c := running(t, l, 2)
-	before := c.await(protocol.StateReady, "")
+	before := c.await(protocol.StateReady)
 	stream, pinned := c.firstOfNode(0), l.rows
 	c.head.kill()
 	for i := range c.nodes {
@@ -181,7 +181,7 @@ func TestHeadKilledWhileReady(t *testing.T) {
 	l.s3.Forget()
 
 	c.startHead()
-	after := c.await(protocol.StateReady, "")
+	after := c.await(protocol.StateReady)
 	if after.Snapshot != before.Snapshot || after.Rows != before.Rows {
 		t.Errorf("the new head has snapshot %d with %d rows, the nodes hold %d with %d", after.Snapshot, after.Rows, before.Snapshot, before.Rows)
 	}
@@ -192,7 +192,7 @@ func TestHeadKilledWhileReady(t *testing.T) {
 	c.nodes[0].kill()
 	c.await(protocol.StateDegraded, "data node 0")
 	c.startNode(0)
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	c.servesAll(3)
 	c.wantReads("node-0", l.files[:2])
 	c.wantReads("node-1", nil)
@@ -228,9 +228,9 @@ func TestHeadKilledWhileLoading(t *testing.T) {
 	c.awaitNode(1, "Waiting", "loaded")
 	l.s3.Forget()
 	c.startHead()
-	c.await(protocol.StateLoading, "")
+	c.await(protocol.StateLoading)
 	stall.Remove()
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	c.wantReads("node-1", nil)
 	for _, key := range c.reads("node-0") {
 		if slices.Contains(l.files[2:], key) {
@@ -258,7 +258,7 @@ func TestHeadKilledWhileLoadingAndTableMovesOn(t *testing.T) {
 	l.publish(2)
 	stall.Remove()
 	c.startHead()
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	l.rows = old
 	c.servesAll(3)
 }

@@ -95,7 +95,7 @@ func TestWrongSecretIsRefused(t *testing.T) {
 	c.nodes[1].kill()
 	c.secret = right
 	c.startNode(1)
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	c.servesAll(2)
 }
 
@@ -104,6 +104,6 @@ func TestIndexOutOfRangeIsRefused(t *testing.T) {
 	c := running(t, onS3(t, 2, 50, 25), 2)
 	stranger := c.spawnNode(2, proctest.FreeAddress(t), proctest.FreeAddress(t))
 	stranger.logs("this cache has 2 data nodes, 0 to 1")
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	c.servesAll(2)
 }

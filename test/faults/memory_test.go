@@ -67,7 +67,7 @@ func underAttack(t *testing.T, attack func(t *testing.T, c *cluster)) {
 				c.args = append(c.args, "--transport", string(transport))
 				c.nodeArgs = append(c.nodeArgs, "--memory-limit", strconv.Itoa(nodeLimit))
 				c.startAll()
-				c.await("Ready", "")
+				c.await("Ready")
 				attack(t, c)
 			})
 		}
@@ -132,9 +132,7 @@ func (c *cluster) servesBeside() {
 	c.t.Helper()
 	for range 3 {
 		deadline.Eventually(c.t, func() error {
-			ctx, done := context.WithCancel(deadline.Context(c.t)) // closes the connection, whose memory would count
-			defer done()
-			ids, err := c.shard(ctx, 0, 1)
+			ids, err := c.shard(deadline.Context(c.t), 0, 1)
 			if err != nil {
 				return err
 			}

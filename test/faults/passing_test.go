@@ -124,12 +124,12 @@ func TestHeadRestartsWithoutStoreOrCatalog(t *testing.T) {
 				c.headArgs = append(c.headArgs, cat.args()...)
 			}
 			c.startAll()
-			before := c.await(protocol.StateReady, "")
+			before := c.await(protocol.StateReady)
 			c.head.kill()
 			test.spoil(l, cat)
 			l.s3.Forget()
 			c.startHead()
-			after := c.await(protocol.StateReady, "")
+			after := c.await(protocol.StateReady)
 			if after.Snapshot != before.Snapshot || after.Rows != before.Rows {
 				t.Errorf("the cache has snapshot %d with %d rows after the restart, had %d with %d", after.Snapshot, after.Rows, before.Snapshot, before.Rows)
 			}
@@ -157,7 +157,7 @@ func TestFirstPlanWaitsForTheCatalog(t *testing.T) {
 		}
 	}
 	cat.status.Store(200)
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	c.servesAll(2)
 
 	none := startCatalog(t, l)
@@ -197,7 +197,7 @@ func TestHeadAndNodeLostWhileTheTableMoves(t *testing.T) {
 			l := onS3(t, 4, 50, 25)
 			l.publish(1)
 			c := running(t, l, 2)
-			before := c.await(protocol.StateReady, "")
+			before := c.await(protocol.StateReady)
 			pinned := l.rows
 			c.head.kill()
 			c.nodes[0].kill()
@@ -219,7 +219,7 @@ func TestHeadAndNodeLostWhileTheTableMoves(t *testing.T) {
 				c.await(protocol.StateLoading, "waiting for data node 1")
 			}
 			c.nodes[1].signal(syscall.SIGCONT)
-			after := c.await(protocol.StateReady, "")
+			after := c.await(protocol.StateReady)
 			if after.Snapshot != before.Snapshot || after.Rows != before.Rows {
 				t.Errorf("the cache has snapshot %d with %d rows after the loss, had %d with %d", after.Snapshot, after.Rows, before.Snapshot, before.Rows)
 			}
@@ -242,7 +242,7 @@ func TestReloadOutlastsDeniedRights(t *testing.T) {
 	c.refused("AccessDenied")
 	l.s3.Forget()
 	denied.Remove()
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	c.wantReads("node-0", nil)
 	c.servesAll(2)
 }
@@ -256,11 +256,11 @@ func TestAnotherPlanEndsTheStreamsOfTheOld(t *testing.T) {
 	c.variables = []string{"GOMAXPROCS=2"} // it influences the memory reserved for loading
 	c.nodeArgs = []string{"--memory-limit", "29MB"}
 	c.startAll()
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	idle := c.firstOfNode(0)
 	c.head.kill()
 	c.startHead("--filter", "id >= 0")
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	_, err := idle.rest()
 	wantStatus(t, err, codes.Unavailable, "") // the stream is in the middle of a message, after which no reason can be sent
 	c.servesAll(2)

@@ -73,7 +73,7 @@ func TestOddNodesAreRefused(t *testing.T) {
 	wantStatus(t, c.speak("sesam", hello), codes.Unauthenticated, "secret")
 
 	c.startNode(1)
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	c.servesAll(3)
 }
 
@@ -157,7 +157,7 @@ func TestStrangersThatSayNothing(t *testing.T) {
 	}
 	c.startNode(0)
 	c.startNode(1)
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	c.servesAll(2)
 	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, joinMethod, grpc.ForceCodecV2(transport.NewCodec()))
 	if err != nil {

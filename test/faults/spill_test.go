@@ -28,7 +28,7 @@ func inFiles(t *testing.T, l *lake, dir string) *cluster {
 	c := newCluster(t, l, 2)
 	c.nodeArgs = []string{"--spill-dir", dir, "--memory-limit", "256Mi"}
 	c.startAll()
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	return c
 }
 
@@ -65,7 +65,7 @@ func TestDamagedSpillFiles(t *testing.T) {
 			damaged[file] = way
 		}
 		c.startAll()
-		c.await(protocol.StateReady, "")
+		c.await(protocol.StateReady)
 		c.servesAll(3)
 		logs := c.nodes[0].output.String() + c.nodes[1].output.String()
 		for file, way := range damaged {
@@ -90,7 +90,7 @@ func TestExchangedSpillFiles(t *testing.T) {
 	disktest.Damage(t, rand.New(rand.NewPCG(1, 0)), "exchanged", files[0], files[:2])
 	c.startNode(0)
 	c.awaitNode(0, "Ready", "")
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	c.servesAll(2)
 	for _, file := range files[:2] {
 		c.nodes[0].logs(fmt.Sprintf("spill file %s: written as ", file))
@@ -133,7 +133,7 @@ func TestRepairWithLittleMemory(t *testing.T) {
 	for _, memory := range []int{enough, least * 3 / 5} {
 		c.nodeArgs[3] = strconv.Itoa(process + memory)
 		c.startAll()
-		c.await(protocol.StateReady, "")
+		c.await(protocol.StateReady)
 		if memory < enough { // it has taken the files over: streams have what there is
 			c.nodes[0].logs("no memory is set aside for decoding broken chunks")
 			c.servesAll(1)
@@ -142,7 +142,7 @@ func TestRepairWithLittleMemory(t *testing.T) {
 	}
 	c.nodeArgs[3] = strconv.Itoa(process + enough)
 	c.startAll()
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	e := epoch.Epoch{Rows: uint64(l.rows), Seed: 7, Clump: 1, GlobalBatch: 512, Tail: "keep"}
 	for _, e.Shuffle = range []bool{false, true} {
 		for _, file := range disktest.Files(t, dir) {

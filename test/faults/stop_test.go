@@ -37,7 +37,7 @@ func TestNodeToldToStopDrains(t *testing.T) {
 		t.Errorf("the drained node ended with %d", code)
 	}
 	c.startNode(0)
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	c.servesAll(1)
 }
 
@@ -46,7 +46,7 @@ func TestNodeToldToStopCutsStreamsAfterTheGrace(t *testing.T) {
 	c := newCluster(t, big(t), 1)
 	c.nodeArgs = []string{"--grace", "1s"}
 	c.startAll()
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	s := c.firstOfNode(0)
 	begin := time.Now()
 	c.nodes[0].signal(syscall.SIGTERM)
@@ -66,7 +66,7 @@ func TestHeadToldToStopDoesNotWaitForItsNodes(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, onS3(t, 2, 50, 25), 2)
 	c.startAll()
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	c.head.signal(syscall.SIGTERM)
 	if code := c.head.exit(); code != 0 {
 		t.Errorf("the head ended with %d", code)
@@ -107,7 +107,7 @@ func TestLocalStops(t *testing.T) {
 	c := newCluster(t, l, 1)
 	http := proctest.FreeAddress(t)
 	c.head = start(t, "local", http, c.env("local"), "local", "--metadata", l.location, "--nodes", "2", "--listen", c.headAddr, "--http", http, "--grace", never)
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	c.head.logs("ready grpc://" + c.headAddr + " http://" + http)
 	c.servesAll(3)
 	c.head.signal(syscall.SIGTERM)

@@ -43,7 +43,7 @@ func TestStoreThatRecovers(t *testing.T) {
 			c.awaitPlan()
 			loading := l.s3.Inject(s3test.Match{Key: "/data/", Count: test.count}, test.fault)
 			c.startNode(0)
-			c.await(protocol.StateReady, "")
+			c.await(protocol.StateReady)
 			if planning.Hits() != test.count/2 || loading.Hits() != test.count {
 				t.Fatalf("%d and %d requests met the fault, want %d and %d", planning.Hits(), loading.Hits(), test.count/2, test.count)
 			}
@@ -86,7 +86,7 @@ func TestStoreThatStaysBroken(t *testing.T) {
 			c.refused(l.name(2))
 			c.awaitNode(0, "Loading", l.name(2))
 			broken.Remove()
-			c.await(protocol.StateReady, "")
+			c.await(protocol.StateReady)
 			c.servesAll(2)
 		})
 	}

@@ -126,14 +126,14 @@ func TestStalledNodeIsWaitedFor(t *testing.T) {
 	c.refused("loading")
 
 	c.nodes[1].signal(syscall.SIGCONT)
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	c.servesAll(2)
 
 	c.nodes[0].freeze()
 	c.await(protocol.StateDegraded, "data node 0")
 	c.refused("data node 0")
 	c.nodes[0].signal(syscall.SIGCONT)
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	c.servesAll(3)
 }
 
@@ -151,7 +151,7 @@ func TestLateNodeIsWaitedFor(t *testing.T) {
 	})
 	c.refused("data node 1")
 	c.startNode(1)
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	c.servesAll(1)
 }
 
@@ -184,7 +184,7 @@ func TestOrderStays(t *testing.T) {
 				p.kill()
 			}
 			c.startAll()
-			c.await(protocol.StateReady, "")
+			c.await(protocol.StateReady)
 			same(c, "after a restart of all")
 		}
 	}
@@ -349,7 +349,7 @@ func TestOldTicketIsRefused(t *testing.T) {
 	c.nodes[0].kill()
 	c.await(protocol.StateDegraded, "data node 0")
 	c.startNode(0)
-	c.await(protocol.StateReady, "")
+	c.await(protocol.StateReady)
 	_, err = c.open(deadline.Context(t), info.GetEndpoint()[0])
 	if code := status.Code(errors.Unwrap(err)); err == nil || !strings.Contains(err.Error(), "ask the head again") {
 		t.Fatalf("the old ticket: %v (%s), want FAILED_PRECONDITION that says what to do", err, code)
