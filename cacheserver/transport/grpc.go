@@ -199,6 +199,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 			continue
 		}
 		c.newcomer = l.newcomers.Enter(conn)
+		c.Conn = c.newcomer
 		return c, nil
 	}
 }

@@ -100,7 +100,7 @@ func (c *conn) reserve(n int64) error {
 // greet does the TLS handshake, reads the client's preface and sends the server's.
 func (c *conn) greet() error {
 	_ = c.raw.SetDeadline(time.Now().Add(c.server.handshake))
-	from, secure, err := c.server.cfg.begins(c.raw)
+	from, secure, err := c.server.cfg.begins(c.newcomer)
 	if err != nil {
 		return err
 	}

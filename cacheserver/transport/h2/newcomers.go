@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,7 +24,8 @@ const (
 
 // Newcomers are the connections of a server that have not made a call yet: silent ones, and those in a handshake. Their number is bounded. When
 // all places are taken, the next connection gets that of the oldest newcomer, which is closed, so that whoever keeps connections without a call
-// keeps nobody out. One that has sent bytes that the server has not read yet is not closed: then the server is slow, and a call may be among them. Make it with NewNewcomers; it is safe for concurrent use.
+// keeps nobody out. As long as the server is slow to read or to handle what one has sent, that one is not to blame and keeps its place, though for
+// HandshakeTime at most. Make it with NewNewcomers; it is safe for concurrent use.
 type Newcomers struct {
 	memory Memory
 	each   int64
@@ -36,11 +38,24 @@ type Newcomers struct {
 	patience time.Duration
 }
 
-// Newcomer is a connection that has not made a call yet.
+// Newcomer is a connection that has not made a call yet. All reads from the connection must be made through it.
 type Newcomer struct {
-	among *Newcomers
-	conn  net.Conn
-	since time.Time
+	net.Conn
+	among   *Newcomers
+	since   time.Time
+	reading atomic.Bool // the server waits for bytes
+}
+
+// Read implements net.Conn.
+func (o *Newcomer) Read(p []byte) (int, error) {
+	o.reading.Store(true)
+	defer o.reading.Store(false)
+	return o.Conn.Read(p)
+}
+
+// mayGiveWay reports whether another may get the place: the client has not sent what it was waited for, or has been here for too long.
+func (o *Newcomer) mayGiveWay(now time.Time) bool {
+	return o.reading.Load() && !hasUnread(o.Conn) || now.Sub(o.since) > HandshakeTime
 }
 
 // NewNewcomers returns no newcomers. Each of them takes so many bytes of a memory, which its caller reserves.
@@ -50,11 +65,11 @@ func NewNewcomers(memory Memory, each int64) *Newcomers {
 
 // Enter adds a connection once there is a place for it.
 func (n *Newcomers) Enter(conn net.Conn) *Newcomer {
-	one := &Newcomer{among: n, conn: conn}
+	one := &Newcomer{Conn: conn, among: n}
 	for {
 		oldest, wait := n.add(one, time.Now())
 		if oldest != nil {
-			_ = oldest.conn.Close()
+			_ = oldest.Close()
 		}
 		if wait <= 0 {
 			return one
@@ -71,7 +86,7 @@ func (n *Newcomers) add(one *Newcomer, now time.Time) (oldest *Newcomer, wait ti
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if places := min(max(n.memory.Free()/n.each, leastPlaces), mostPlaces); int64(len(n.all)) >= places {
-		i := slices.IndexFunc(n.all, func(one *Newcomer) bool { return !hasUnread(one.conn) })
+		i := slices.IndexFunc(n.all, func(one *Newcomer) bool { return one.mayGiveWay(now) })
 		if i < 0 { // none is to blame
 			return nil, behind
 		}

@@ -50,7 +50,7 @@ func TestOldestNewcomerGivesWay(t *testing.T) {
 				enter := func(most time.Duration) (one *Newcomer) {
 					t.Helper()
 					began, d := time.Now(), &door{}
-					doors, one = append(doors, d), n.Enter(d)
+					doors, one = append(doors, d), n.silent(d)
 					if took := time.Since(began); took > most {
 						t.Fatalf("newcomer %d waited %s, want %s at most", len(doors), took, most)
 					}
@@ -99,8 +99,16 @@ func TestOldestNewcomerGivesWay(t *testing.T) {
 	}
 }
 
-// TestUnreadNewcomerStays checks that a connection whose bytes the server has not read yet, as it is slow, does not give way.
-func TestUnreadNewcomerStays(t *testing.T) {
+// silent adds a connection that the server waits for.
+func (n *Newcomers) silent(d *door) *Newcomer {
+	one := n.Enter(d)
+	one.reading.Store(true)
+	return one
+}
+
+// TestSlowServerKeepsNewcomers checks that a connection does not give way while the server has not read its bytes yet, or does not wait for more,
+// but does when it has been there for long.
+func TestSlowServerKeepsNewcomers(t *testing.T) {
 	t.Parallel()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -121,20 +129,30 @@ func TestUnreadNewcomerStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	deadline.Until(t, "the call has arrived", func() bool { return hasUnread(server) })
-	n, second := NewNewcomers(&purse{}, newMemory), &door{}
-	calling := n.Enter(server)
-	n.Enter(second)
-	for range leastPlaces - 1 {
-		n.Enter(&door{})
+	n := NewNewcomers(&purse{}, newMemory)
+	unread, handled, second := n.Enter(server), n.Enter(&door{}), &door{}
+	unread.reading.Store(true)
+	n.silent(second)
+	for range leastPlaces - 2 {
+		n.silent(&door{})
 	}
-	if !slices.Contains(n.all, calling) || !second.closed {
-		t.Errorf("the calling one has its place: %v, the silent one after it is closed: %v", slices.Contains(n.all, calling), second.closed)
+	if !slices.Contains(n.all, unread) || !slices.Contains(n.all, handled) || !second.closed {
+		t.Errorf("the unread one keeps its place: %v, the handled one: %v, the silent one after them is closed: %v",
+			slices.Contains(n.all, unread), slices.Contains(n.all, handled), second.closed)
 	}
-	if _, err := server.Read(make([]byte, 6)); err != nil {
+	if _, err := unread.Read(make([]byte, 6)); err != nil {
 		t.Fatal(err)
 	}
-	if n.Enter(&door{}); slices.Contains(n.all, calling) {
-		t.Error("once its bytes are read, it is the oldest, and keeps its place")
+	if n.Enter(&door{}); !slices.Contains(n.all, unread) {
+		t.Error("one whose bytes are read and being handled is closed")
+	}
+	unread.reading.Store(true)
+	if n.Enter(&door{}); slices.Contains(n.all, unread) {
+		t.Error("one that is waited for, and the oldest, keeps its place")
+	}
+	handled.since = handled.since.Add(-HandshakeTime)
+	if n.Enter(&door{}); slices.Contains(n.all, handled) {
+		t.Error("one that has been handled for the time of a handshake keeps its place")
 	}
 }
 

@@ -120,7 +120,15 @@ var checks = []struct{ name, file, old, new, by string }{
 	},
 	{
 		"the oldest newcomer keeps its place", "cacheserver/transport/h2/newcomers.go",
-		"		n.all = slices.Delete(n.all, 0, 1)\n", "		_ = slices.Delete[[]*Newcomer]\n", "./cacheserver/transport/h2 TestOldestNewcomerGivesWay",
+		"		n.all = slices.Delete(n.all, i, i+1)\n	}\n	one", "	}\n	one", "./cacheserver/transport/h2 TestOldestNewcomerGivesWay",
+	},
+	{
+		"a newcomer whose bytes the server has not read gives way", "cacheserver/transport/h2/newcomers.go",
+		" && !hasUnread(o.Conn)", "", "./cacheserver/transport/h2 TestSlowServerKeepsNewcomers",
+	},
+	{
+		"a newcomer that the server does not wait for gives way", "cacheserver/transport/h2/newcomers.go",
+		"o.reading.Load() && !hasUnread", "!hasUnread", "./cacheserver/transport/h2 TestSlowServerKeepsNewcomers",
 	},
 	{
 		"a catalog may lead anywhere", "cacheserver/source/iceberg/catalog.go",
