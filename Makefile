@@ -98,10 +98,11 @@ verify: generate fmt lint ## Check that generated and formatted files are commit
 
 ##@ Test
 
-# The Python parts run two at a time, since each waits for servers most of the time.
+# All parts run, also after one that fails. The Python parts run two at a time, since each waits for servers most of the time.
 .PHONY: test
-test: test-go ## All that needs no Kubernetes: go test -race, pytest (25 min cold; 12 after).
-	@$(MAKE) -j2 --output-sync=line test-docs test-conformance test-loader test-examples
+test: ## All that needs no Kubernetes: go test -race, pytest (25 min cold; 12 after).
+	@$(MAKE) test-go; go=$$?; \
+	$(MAKE) -k -j2 --output-sync=line test-docs test-conformance test-loader test-examples && exit $$go
 
 .PHONY: check
 check: ## All that CI runs: verify, test, test-cluster, e2e, demo (55 min cold; as root).
