@@ -1,6 +1,9 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tables written by Apache Spark: the cache serves the rows that Spark reads, or the correct ones if Spark errs."""
+"""Tables written by Apache Spark: the cache serves the rows that Spark reads, or the correct ones if Spark errs.
+
+CI makes only the tables whose rows were deleted, updated and merged.
+"""
 
 # ruff: noqa: E501
 # Statements and conditions are easier to read on one line.
@@ -28,12 +31,13 @@ from lake import Made, Selection
 from server import Cache, Caches
 
 PROGRAM = Path(__file__).with_name("spark") / "tables.py"
+CHANGED = ["v1_copy", "v2_copy", "v2_merge", "v3_merge"]
 TABLES = [
-    "v1_copy", "v2_copy", "v2_merge", "v3_merge", "maintained", "audited", "audited_expired", "evolved", "hive_float", "hive_int",
+    *CHANGED, "maintained", "audited", "audited_expired", "evolved", "hive_float", "hive_int",
     "hive_decimal", "hive_date", "hive_string", "decimal_twins", "hive_twins", "empty_string", "uuid_twins", "floats", "float_files", "float_widened", "int96", "codecs_iceberg",
     "codecs_spark", "defaults", *upserts.TABLES,
 ]  # fmt: skip
-pytestmark = pytest.mark.night
+night = pytest.mark.night
 
 LINEAGE = ("_row_id", "_last_updated_sequence_number")
 
@@ -44,19 +48,20 @@ Row = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """All tables, created in one Spark session."""
+    """The tables, created in one Spark session: all, if a test of the night was selected."""
     jars = request.config.getoption("--spark-jars")
     python = os.environ.get("DATACACHE_SPARK_PYTHON")
     if jars is None or not python:
         pytest.skip("no --spark-jars and DATACACHE_SPARK_PYTHON given: run 'make test-conformance'")
     folder = tmp_path_factory.mktemp("spark")
-    models = upserts.write(folder / "flink", seed=1)
+    everything = any(item.get_closest_marker("night") for item in request.session.items if item.path == request.path)
+    models = upserts.write(folder / "flink", seed=1) if everything else {}
     out = folder / "made.pickle"
-    command = [python, str(PROGRAM), str(jars), str(folder), str(out)]
+    command = [python, str(PROGRAM), str(jars), str(folder), str(out), *([] if everything else ["changed"])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=folder)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     made = pickle.loads(out.read_bytes())
-    assert sorted(made) == sorted([*TABLES, "lineage_merge", "lineage_copy", "folder"])
+    assert sorted(made) == sorted([*TABLES, "lineage_merge", "lineage_copy", "folder"] if everything else CHANGED)
     for name, model in models.items():
         made[name]["model"] = model
     return made
@@ -99,13 +104,16 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in table.to_pylist(maps_as_pydicts=None)]
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize(
+    "name", [*CHANGED, *(pytest.param(name, marks=night) for name in TABLES if name not in CHANGED)]
+)
 def test_a_cache_serves_what_spark_wrote(name: str, written: dict[str, dict[str, Any]], serve: Serve) -> None:
     got, want = serve(name), written[name]
     assert got.column_names == want["columns"]
     assert counted(rows_of(got)) == counted(want["rows"])
 
 
+@night
 def test_a_folder_that_spark_wrote(
     written: dict[str, dict[str, Any]], private: Callable[..., Cache], connect: Connect
 ) -> None:
@@ -117,6 +125,7 @@ def test_a_folder_that_spark_wrote(
     assert counted(rows_of(got)) == counted(want["rows"])
 
 
+@night
 @pytest.mark.parametrize("name", upserts.TABLES)
 def test_upserts_as_flink_writes_them(name: str, written: dict[str, dict[str, Any]], serve: Serve) -> None:
     """Also asserts that the rows would be others if a reader broke one of the rules for deletes."""
@@ -135,6 +144,7 @@ def test_upserts_as_flink_writes_them(name: str, written: dict[str, dict[str, An
     assert counted(rows_of(serve(name))) == want
 
 
+@night
 @pytest.mark.parametrize("name", ["lineage_merge", "lineage_copy"])
 def test_row_lineage(name: str, written: dict[str, dict[str, Any]], caches: Caches, connect: Connect) -> None:
     want = written[name]
@@ -151,6 +161,7 @@ def test_row_lineage(name: str, written: dict[str, dict[str, Any]], caches: Cach
         assert counted(rows_of(rows)) == counted([r[:2] for r in want["rows"] if keep(r)])
 
 
+@night
 @pytest.mark.parametrize("name", ["codecs_iceberg", "codecs_spark"])
 def test_the_files_of_every_codec_are_what_they_should_be(name: str, written: dict[str, dict[str, Any]]) -> None:
     seen: set[tuple[str, str]] = set()
@@ -200,6 +211,7 @@ def check_filter(
     assert counted(rows_of(serve(name, where))) == counted(kept)
 
 
+@night
 @pytest.mark.parametrize(("name", "where", "keep"), FILTERS, ids=[f"{name}: {where}" for name, where, _ in FILTERS])
 def test_filters(
     name: str, where: str, keep: Callable[[Row], bool], written: dict[str, dict[str, Any]], serve: Serve
@@ -224,6 +236,7 @@ FLOATS: list[tuple[str, Callable[[float], bool]]] = [
 ]
 
 
+@night
 @pytest.mark.parametrize("name", ["floats", "float_files", "float_widened"])
 @pytest.mark.parametrize(("where", "keep"), FLOATS, ids=[where for where, _ in FLOATS])
 def test_nan_passes_no_comparison_but_unequal(
@@ -233,6 +246,7 @@ def test_nan_passes_no_comparison_but_unequal(
     check_filter(name, where.format("f", "f"), lambda r: r["f"] is not None and keep(r["f"]), written, serve)
 
 
+@night
 @pytest.mark.parametrize("name", ["floats", "float_files"])
 @pytest.mark.parametrize("text", ["1e-45", "0.1", "16777217"])
 def test_a_literal_is_rounded_to_a_float_column(
