@@ -4,6 +4,7 @@
 package node
 
 import (
+	"context"
 	"encoding/binary"
 
 	"google.golang.org/grpc/codes"
@@ -16,7 +17,7 @@ import (
 func (r *reporter) startMeasuring(n *Node, spec peer.Lengths) {
 	session := r.stream.Context()
 	go func() {
-		answer, err := measure(n, spec)
+		answer, err := measure(session, n, spec)
 		if err != nil {
 			answer = peer.Measured{Reason: status.Convert(err).Message()}
 		}
@@ -28,7 +29,7 @@ func (r *reporter) startMeasuring(n *Node, spec peer.Lengths) {
 	}()
 }
 
-func measure(n *Node, spec peer.Lengths) (m peer.Measured, err error) {
+func measure(ctx context.Context, n *Node, spec peer.Lengths) (m peer.Measured, err error) {
 	if spec.Over == 0 && spec.Positions > peer.MostLengths {
 		return m, status.Errorf(codes.InvalidArgument, "lengths of %d positions, want at most %d", spec.Positions, peer.MostLengths)
 	}
@@ -38,7 +39,7 @@ func measure(n *Node, spec peer.Lengths) (m peer.Measured, err error) {
 	}
 	defer lent.Done()
 	seen := int64(0)
-	err = lent.Lengths(n.cfg.Budget.Clients(), spec.Positions, func(lengths []int32) {
+	err = lent.Lengths(ctx, n.cfg.Budget.Clients(), spec.Positions, func(lengths []int32) {
 		for _, length := range lengths {
 			switch {
 			case spec.Over == 0:

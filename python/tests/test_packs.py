@@ -11,15 +11,17 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from chance import Chance
 from cluster import Cluster, Outage
-from kit.deadline import limit
+from kit.deadline import eventually, limit
 from lake import Lake, Made
 from order import Epoch as Oracle
 from server import Cache, Caches
@@ -130,6 +132,28 @@ def planner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(PackLoader, "_head", None)
     else:
         monkeypatch.setattr(PackLoader, "_steps_of", None)
+
+
+@pytest.mark.usefixtures("planner")
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_table_larger_than_the_memory(server: Path, connect: Connect, tmp_path: Path, shuffle: bool) -> None:
+    """Its lengths, and its tokens, are read from spill files, and with them the other columns of these rows."""
+    rows, noise = 4_000, np.random.default_rng(1)
+    tokens = pa.array([tokens_of(i, n) for i, n in enumerate(lengths_of(rows))], pa.list_(pa.int32()))
+    wide = pa.array([noise.bytes(16_000) for _ in range(rows)])
+    table = pa.table({"id": range(rows), "input_ids": tokens, "wide": wide})
+    (tmp_path / "table").mkdir()
+    pq.write_table(table, tmp_path / "table" / "0.parquet", compression="none", row_group_size=200)
+    limits = {"SPILL_DIR": str(tmp_path / "spill"), "MEMORY_LIMIT": "144MiB"}
+    pack = Pack("input_ids", tokens=2048, packs=8, window=4)
+    with closing(Caches(server, tmp_path / "logs")) as running:
+        cache = running.start(["--files", str(tmp_path / "table")], nodes=1, env=limits)
+        cache.wait("Ready")
+        spill = eventually("the spill files in /status", lambda: cache.status()["nodes"][0].get("spill"))
+        assert spill["pinned"] < spill["bytes"] / 2, "most rows fit in memory"
+        (loader,) = ranks_of(connect(cache.endpoint), 1, pack, columns=["id", "input_ids"], shuffle=shuffle)
+        got = [p.rows["id"].to_pylist() for batch in loader for p in batch.packs if p.valid]
+    assert sorted(itertools.chain(*got)) == [i for i, n in enumerate(lengths_of(rows)) if n]
 
 
 @pytest.mark.usefixtures("planner")

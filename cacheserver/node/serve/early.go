@@ -56,7 +56,7 @@ func (a *announced) Next(runs []rows.Run, positions uint64) (n int, passed uint6
 // cutsNow says where to end batches: those of an early stream at each step, so that a client gets a step as soon as its rows are loaded.
 func (l Lent) cutsNow(length, longest int64) cut {
 	if l.Early == nil {
-		return l.cuts(l.Rows.MeanBytes(l.Columns), length, longest)
+		return l.cuts(l.meanBytes(), length, longest)
 	}
 	every := cut{positions: endless, rows: int(min(max(length/max(l.Mean, 1), 1), mostRows))}
 	if lo, hi := epoch.Shard(l.Ticket.Share.Rank, l.Ticket.Share.World, l.Ticket.Epoch.GlobalBatch); lo < hi {

@@ -127,6 +127,15 @@ type cut struct {
 	rows      int
 }
 
+// meanBytes is the mean size of a row for cuts. Where rows are read from files, it counts all columns: whole rows are in memory while a message is made.
+func (l Lent) meanBytes() int64 {
+	mean := l.Rows.MeanBytes(l.Columns)
+	if l.Sweep == nil {
+		return mean
+	}
+	return max(mean, l.Rows.Bytes()/max(l.Rows.Len(), 1))
+}
+
 // endless is the value of cut.positions if only rows matter, and of cut.rows if only positions do.
 const endless = math.MaxInt
 

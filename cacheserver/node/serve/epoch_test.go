@@ -137,3 +137,31 @@ func TestStreamsShareMemory(t *testing.T) {
 		t.Errorf("%d bytes are still reserved for clients, %d in all", used, budget.Used())
 	}
 }
+
+// oneRun is the walk over so many rows in order.
+type oneRun struct{ next, end uint64 }
+
+func (o *oneRun) Next(runs []rows.Run, positions uint64) (n int, passed uint64) {
+	if passed = min(positions, o.end-o.next); passed == 0 {
+		return 0, 0
+	}
+	runs[0] = rows.Run{First: o.next, Rows: passed}
+	o.next += passed
+	return 1, passed
+}
+
+// TestPartsOfLongRuns checks that a part has no more rows than it should, although they are consecutive.
+func TestPartsOfLongRuns(t *testing.T) {
+	for _, every := range []cut{{positions: endless, rows: 60}, {positions: 60, rows: endless}} {
+		next := parts(&oneRun{end: 1000}, every, nil, every.positions)
+		for sent, last := uint64(0), false; !last; {
+			var runs []rows.Run
+			if runs, _, last = next(100); total(runs) > 100+60 {
+				t.Fatalf("%+v: a part of %d rows", every, total(runs))
+			}
+			if sent += uint64(total(runs)); last && sent != 1000 {
+				t.Errorf("%+v: %d rows, want 1000", every, sent)
+			}
+		}
+	}
+}

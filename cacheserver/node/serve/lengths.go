@@ -4,6 +4,7 @@
 package serve
 
 import (
+	"context"
 	"encoding/binary"
 	"slices"
 
@@ -23,7 +24,7 @@ const (
 
 // Lengths calls use with the lengths of the node's rows among the next positions of the ticket's sequence, in its order. The ticket's only
 // column is one of lengths.
-func (l Lent) Lengths(clients offheap.Clients, positions uint64, use func([]int32)) error {
+func (l Lent) Lengths(ctx context.Context, clients offheap.Clients, positions uint64, use func([]int32)) error {
 	walk, err := l.walk()
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "ticket: %v", err)
@@ -33,41 +34,65 @@ func (l Lent) Lengths(clients offheap.Clients, positions uint64, use func([]int3
 		return refusal(err, "no memory to read lengths")
 	}
 	defer memory.Close()
-	columns := l.Columns.Within(memory)
-	runs := make([]rows.Run, 0, min(lengthRuns, positions+blockRuns))
-	for positions > 0 {
-		n, passed := walk.Next(runs[len(runs):len(runs)+blockRuns], positions)
-		runs, positions = runs[:len(runs)+n], positions-passed
-		if passed > 0 && positions > 0 && len(runs)+blockRuns <= cap(runs) {
+	columns, walk := l.Columns.Within(memory), &bounded{walk, positions}
+	if l.Sweep != nil {
+		return l.sweptLengths(ctx, columns, walk, use)
+	}
+	for runs := make([]rows.Run, 0, lengthRuns); ; {
+		n, passed := walk.Next(runs[len(runs):len(runs)+blockRuns], endless)
+		runs = runs[:len(runs)+n]
+		if passed > 0 && len(runs)+blockRuns <= cap(runs) {
 			continue
 		}
-		if err := l.lengths(columns, runs, use); err != nil {
-			return refusal(err, "read lengths")
+		if err := lengths(l.Rows, columns, runs, use); err != nil || passed == 0 {
+			return err
 		}
 		runs = runs[:0]
-		if passed == 0 {
-			break
+	}
+}
+
+// sweptLengths is Lengths for rows of which not all are in memory.
+func (l Lent) sweptLengths(ctx context.Context, columns *rows.Projection, walk walk, use func([]int32)) error {
+	stream := l.Sweep.Open("", parts(walk, cut{positions: endless, rows: mostRows}, nil, endless))
+	defer stream.Close()
+	for {
+		part, err := stream.Next(ctx)
+		if part == nil || err != nil {
+			return sweepRefusal(err)
+		}
+		err = lengths(part.Rows, columns, part.Runs, use)
+		part.Release()
+		if err != nil {
+			return err
 		}
 	}
-	return nil
 }
 
 // lengths calls use with the lengths of all rows of runs.
-func (l Lent) lengths(columns *rows.Projection, runs []rows.Run, use func([]int32)) error {
-	count := 0
-	for _, run := range runs {
-		count += int(run.Rows)
-	}
-	for count > 0 {
-		message, left, err := l.Rows.Gather(columns, runs, count, lengthBytes)
+func lengths(in *rows.Rows, columns *rows.Projection, runs []rows.Run, use func([]int32)) error {
+	for count := total(runs); count > 0; {
+		message, left, err := in.Gather(columns, runs, count, lengthBytes)
 		if err != nil {
-			return err
+			return refusal(err, "read lengths")
 		}
 		use(int32s(slices.Concat(message.Body...)[:4*message.Rows]))
 		count, runs = count-message.Rows, left
 		message.Release()
 	}
 	return nil
+}
+
+// bounded is the first positions of a walk.
+type bounded struct {
+	walk
+	left uint64
+}
+
+// Next implements walk.
+func (b *bounded) Next(runs []rows.Run, positions uint64) (n int, passed uint64) {
+	n, passed = b.walk.Next(runs, min(positions, b.left))
+	b.left -= passed
+	return n, passed
 }
 
 func int32s(data []byte) []int32 {

@@ -53,13 +53,13 @@ func parts(walk walk, every cut, unsent []rows.Run, left uint64) sweep.Walk {
 			count += int(run.Rows)
 		}
 		for runs, unsent = append(list[:0], unsent...), nil; ; {
-			size := blockRuns
-			if count < most {
-				size = min(size, most-count) // each run has at least a row: blockRuns of them may be far more than a part of long rows
+			size, positions := blockRuns, left
+			if count < most { // a run has at least a row, and a position at most one: more of them may be far more than a part of long rows
+				size, positions = min(size, most-count), min(positions, uint64(most-count))
 			}
 			runs = slices.Grow(runs, size)
 			block := runs[len(runs) : len(runs)+size]
-			n, passed := walk.Next(block, left)
+			n, passed := walk.Next(block, positions)
 			if passed == 0 {
 				return runs, append(ends, count), true
 			}
@@ -108,7 +108,7 @@ func (s *sender) swept(length int64) error {
 // sweptCuts says where the messages of swept end.
 func (s *sender) sweptCuts(length int64) cut {
 	most := min(mostBytes, s.most)
-	return s.cuts(s.Rows.MeanBytes(s.Columns), min(length, most/16*15), most)
+	return s.cuts(s.meanBytes(), min(length, most/16*15), most)
 }
 
 // sweptBy sends the rest of a stream's rows, by the sweep. key is that of Sweep.Open.
