@@ -9,14 +9,17 @@ import os
 import pickle
 import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any, NamedTuple
+from multiprocessing.connection import wait as wait_for
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from kubeflow_datacache.errors import TransformError
 
+_LAST: Final = 0.3  # seconds that work in progress has when a pool is shut down
 _child: dict[str, Any] = {}  # of a child process: "packed" is the pickled function, "function" the unpickled one
 
 
@@ -59,7 +62,23 @@ def pool(processes: int, function: bytes) -> ProcessPoolExecutor:
             " may not start others: use transform_threads there, or more workers"
         )
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(function,))
+    return Pool(processes, mp_context=context, initializer=_begin, initargs=(function,))
+
+
+class Pool(ProcessPoolExecutor):
+    """Processes of which nobody waits for a function that takes long, when it is shut down."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """As ProcessPoolExecutor's; what is in progress after a moment is ended with its process."""
+        children = list((self._processes or {}).values())  # from Python 3.14 on, terminate_workers() does the same
+        super().shutdown(wait=False, cancel_futures=cancel_futures)
+        end = time.monotonic() + _LAST
+        while children and (left := end - time.monotonic()) > 0:
+            wait_for([child.sentinel for child in children], left)
+            children = [child for child in children if child.is_alive()]
+        for child in children:
+            child.kill()
+        super().shutdown(wait=wait)
 
 
 def apply(sent: Packed) -> Any:

@@ -8,8 +8,8 @@ import base64
 import contextlib
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
@@ -21,6 +21,8 @@ from kubeflow_datacache.codes import CALL_ERRORS, code_of, reason_of
 from kubeflow_datacache.errors import ColumnError, DataCacheError, RefusedError
 from kubeflow_datacache.fetch.retry import Attempts
 from kubeflow_datacache.monitoring.part_progress import PartProgress
+from kubeflow_datacache.stop import Stop
+from kubeflow_datacache.threads import DaemonThreads
 
 if TYPE_CHECKING:
     from kubeflow_datacache.cache import DataCache
@@ -35,6 +37,7 @@ _MOST_PARTS: Final = 1 << 16
 _PAGE: Final = 1000  # parts in an answer of put.status
 _RECEIPTS: Final = 250  # in a message, which may have 128 KiB
 _REFUSED: Final = {"ALREADY_EXISTS", "FAILED_PRECONDITION", "UNAUTHENTICATED"}
+_LAST_WORD: Final = 0.3  # seconds after Ctrl-C for the cache to hear of it
 _PANDAS: Final = b"pandas"  # key of the schema's metadata that pandas writes, and that differs between equal rows
 
 
@@ -96,8 +99,13 @@ def put(
             workers=workers,
             progress=progress,
         )
-    except BaseException:
+    except Exception:
         started.abort()
+        raise
+    except BaseException:  # Ctrl-C: the cache may not answer
+        last = threading.Thread(target=started.abort, daemon=True)
+        last.start()
+        last.join(_LAST_WORD)
         raise
 
 
@@ -154,12 +162,17 @@ class Put:
         raises ends the attempt, of which nothing stays. Retries while servers don't answer or have no memory, for the
         cache's retry_seconds.
         """
+        (receipt,) = self._send_parts({part: batches}, 1, attempt=attempt)
+        return receipt
+
+    def _try_send(self, part: int, batches: Callable[[], Batches], attempt: int, stop: Stop) -> str:
         check_int("part", part, 0, self.parts, "parts")
         what = f"put part {part} of {self.name!r}"
-        attempts = Attempts(what, self._cache.retry_seconds)
+        attempts = Attempts(what, self._cache.retry_seconds, stop)
         while True:
+            _check(stop)
             try:
-                return self._send(part, batches, attempt)
+                return self._send(part, batches, attempt, stop)
             except _SourceError as error:
                 if isinstance(error.cause, ColumnError):
                     raise ColumnError(f"{what}: {error.cause}") from None
@@ -181,22 +194,28 @@ class Put:
     def send_parts(
         self, parts: Mapping[int, Callable[[], Batches]], *, workers: int = 4, progress: bool = False
     ) -> list[str]:
-        """Sends parts, so many at a time, and returns their receipts."""
+        """Sends parts, so many at a time, and returns their receipts.
+
+        If one fails, the others end with their next batch.
+        """
+        return self._send_parts(parts, check_int("workers", workers, 1), show=progress)
+
+    def _send_parts(
+        self, parts: Mapping[int, Callable[[], Batches]], workers: int, *, attempt: int = 1, show: bool = False
+    ) -> list[str]:
         receipts: list[str] = []
-        count = check_int("workers", workers, 1)
-        with (
-            PartProgress(f"putting {self.name}", len(parts), show=progress) as shown,
-            ThreadPoolExecutor(count) as pool,
-        ):
-            running = [pool.submit(self.send, number, batches) for number, batches in parts.items()]
+        pool, stop = DaemonThreads(workers, "datacache-put"), Stop()
+        with PartProgress(f"putting {self.name}", len(parts), show=show) as shown:
+            running = [pool.submit(self._try_send, number, batches, attempt, stop) for number, batches in parts.items()]
             try:
                 for each in running:
                     receipts.append(each.result())
                     shown.done(len(receipts))
             except BaseException:
-                for each in running:
-                    each.cancel()
+                stop.set()
                 raise
+            finally:
+                pool.shutdown(cancel_futures=True)
         return receipts
 
     def publish(self, receipts: Sequence[str] | None = None) -> Published:
@@ -245,7 +264,7 @@ class Put:
         now = self._page(0, 1)
         self._ticket, self._nodes = now["ticket"], now["nodes"]
 
-    def _send(self, part: int, batches: Callable[[], Batches], attempt: int) -> str:
+    def _send(self, part: int, batches: Callable[[], Batches], attempt: int, stop: Stop) -> str:
         command = {"v": 1, "kind": "put", "ticket": self._ticket, "part": part, "attempt": attempt}
         node = self._nodes[part * len(self._nodes) // self.parts]
         descriptor = fl.FlightDescriptor.for_command(json.dumps(command).encode())
@@ -253,6 +272,7 @@ class Put:
         rows, pieces = 0, self._pieces(batches())
         try:
             while (batch := _next(pieces)) is not None:
+                _check(stop)
                 writer.write_batch(batch)
                 rows += batch.num_rows
             # pyarrow ends the stream in the same way when an exception leaves this function
@@ -291,6 +311,11 @@ def _next(pieces: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         return next(pieces, None)
     except Exception as error:
         raise _SourceError(error) from error
+
+
+def _check(stop: Stop) -> None:
+    if stop.is_set():
+        raise DataCacheError("the put was given up, as another part failed or the process was interrupted")
 
 
 def parts_of(table: pa.Table) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 from kubeflow_datacache import processes as child
 from kubeflow_datacache.errors import DataCacheError, TransformError
 from kubeflow_datacache.rows.batch import Batch, held_bytes, set_data
+from kubeflow_datacache.threads import DaemonThreads
 
 Function = Callable[[pa.RecordBatch], Any]
 _SHOWN: Final = 8  # number of rows that an error message lists
@@ -70,7 +71,7 @@ class Transform:
             work.cancel()
 
     def close(self) -> None:
-        """Cancels the batches that have not been started, waits for the others, and stops the threads or processes."""
+        """Cancels the batches that have not begun, and stops the threads or processes once the others are done."""
         with self._lock:
             pool, self._pool = self._pool, None
         if pool is not None:
@@ -97,7 +98,7 @@ class Transform:
     def _open(self) -> Executor:
         if self._processes:
             return child.pool(self._processes, self._packed)
-        return ThreadPoolExecutor(self._threads, "datacache-transform")
+        return DaemonThreads(self._threads, "datacache-transform")
 
     def _finish(self, batch: Batch, out: Future[Batch], result: Callable[[], Any]) -> None:
         try:
