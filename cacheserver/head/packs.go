@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"math"
 	"strings"
 	"time"
 
@@ -20,7 +21,6 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/head/packing"
-	"github.com/kubeflow/datacache/cacheserver/pack"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
@@ -59,8 +59,8 @@ func (s *service) packsInfo(ctx context.Context, v *view, r protocol.Request, d 
 	if err != nil {
 		return nil, err
 	}
-	if r.Packs.Long == pack.Refuse {
-		found, err := s.windows.Longer(ctx, of, int32(r.Packs.Tokens))
+	if longest := r.Packs.Longest(); longest > 0 && longest < math.MaxInt32 {
+		found, err := s.windows.Longer(ctx, of, int32(longest))
 		if err != nil {
 			return nil, err
 		}

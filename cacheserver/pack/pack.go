@@ -84,6 +84,17 @@ func (l Law) packs() int {
 // Room is the number of tokens of a window.
 func (l Law) Room() int64 { return int64(l.packs()) * int64(l.Tokens) }
 
+// Longest is how many tokens a row may have; 0 if any number of them is truncated or dropped.
+func (l Law) Longest() int64 {
+	switch l.Long {
+	case Refuse:
+		return int64(l.Tokens)
+	case Split:
+		return l.Room()
+	}
+	return 0
+}
+
 // Size is the number of tokens that a row takes in packs.
 func (l Law) Size(length int32) int64 {
 	n, most := int64(length), int64(l.Tokens)
@@ -185,13 +196,9 @@ func (l Law) Pack(lengths []int32, seed, number, position uint64) (*Window, erro
 
 // check refuses rows that are too long. held is the number of rows that a window may hold.
 func (l Law) check(lengths []int32, held int) error {
-	limit := int64(l.Tokens)
-	if l.Long == Split {
-		limit = l.Room()
-	}
-	if l.Long == Refuse || l.Long == Split && held == 0 {
+	if longest := l.Longest(); l.Long == Refuse || l.Long == Split && held == 0 {
 		for i, length := range lengths {
-			if int64(length) > limit {
+			if int64(length) > longest {
 				return &LongError{i, length}
 			}
 		}

@@ -302,6 +302,19 @@ def test_long_rows_are_refused_before_the_first_step(cache: DataCache, monkeypat
         assert found == len(over)
 
 
+def test_rows_longer_than_a_window_are_refused_before_the_first_step(
+    cache: DataCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack, lengths = Pack("input_ids", tokens=32, packs=3, window=1, long="split"), lengths_of(ROWS)
+    over = [i for i, n in enumerate(lengths) if n > 96]
+    assert over[0] > 0
+    with pytest.raises(ColumnError, match=rf"{len(over)} of {ROWS} rows .* more than .* have, 96: use a larger window"):
+        next(iter(cache.loader(pack=pack, seed=SEED)))
+    monkeypatch.setattr(PackLoader, "_head", None)
+    with pytest.raises(ColumnError, match=rf"{len(over)} of {ROWS} rows .* more than .* have, 96: .* a larger window"):
+        next(iter(cache.loader(pack=pack, seed=SEED)))
+
+
 def test_refusals(cache: DataCache) -> None:
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"global_batch_size": 4}, ValueError, "global_batch_size with pack: leave it out"),

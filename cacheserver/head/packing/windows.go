@@ -353,9 +353,11 @@ func LongError(r protocol.Request, found Long, rows int64) error {
 	if rows > 0 {
 		which = fmt.Sprintf("%d of %d rows are too long, of which %s", found.Count, rows, which)
 	}
+	fix := `set long to "split", "truncate" or "drop", use more tokens`
 	if r.Packs.Long == pack.Split {
 		limit = fmt.Sprintf("the packs of a window have, %d", r.Packs.Room())
+		fix = `use a larger window or more tokens, set long to "truncate" or "drop"`
 	}
-	return status.Errorf(codes.InvalidArgument, `command: column %q: %s %d tokens, more than %s: set long to "split", "truncate" or "drop", use more tokens, or leave the rows out with a filter`,
-		r.Packs.Column, which, found.Length, limit)
+	return status.Errorf(codes.InvalidArgument, `command: column %q: %s %d tokens, more than %s: %s, or leave the rows out with a filter`,
+		r.Packs.Column, which, found.Length, limit, fix)
 }

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn, TypedDict, Unpack, cast
 import numpy as np
 import pyarrow.types as kind
 
-from kubeflow_datacache.arguments import check_state, column_names
+from kubeflow_datacache.arguments import check_allow, check_state, column_names
 from kubeflow_datacache.client import Client, Source
 from kubeflow_datacache.errors import ColumnError, DataCacheError, StateError
 from kubeflow_datacache.fetch.head_plan import HeadPlan, NotPlannedError
@@ -76,8 +76,8 @@ class PackLoader(LengthsLoader):
         for name, table in itertools.product(needed, self._tables):
             table.check_columns([name])
             stored = table.described.schema.field(name).type
-            if not kind.is_list(stored) and not kind.is_large_list(stored):
-                raise ColumnError(f"pack: column {name!r} is {stored}: want a column of lists of numbers")
+            if not (kind.is_list(stored) or kind.is_large_list(stored)) or not kind.is_integer(stored.value_type):
+                raise ColumnError(f"pack: column {name!r} is {stored}: want a column of lists of integers")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._cache.endpoint!r}, {self._pack!r}; epoch {self.epoch}, step {self._step})"
@@ -141,8 +141,7 @@ class PackLoader(LengthsLoader):
         "window" as in Loader.
         """
         check_state(state)
-        if not set(allow) <= {"pack", "window"}:
-            raise ValueError(f"allow = {allow!r}: want a list of 'pack' and 'window', or []")
+        check_allow(allow, "pack", "window")
         saved = state.get("pack")
         if not isinstance(saved, Mapping):
             raise StateError("state: pack is missing: it was saved by a loader without pack=; make the loader as then")
@@ -220,20 +219,21 @@ class PackLoader(LengthsLoader):
 
     def _refuse(self, position: int, length: int, before: str = "") -> NoReturn:
         pack = self._pack
-        limit = (
-            f"tokens = {pack.tokens}" if pack.long == "refuse" else f"the {pack.window_packs} packs of a window have"
-        )
+        limit, fix = f"tokens = {pack.tokens}", 'give Pack a long="split", "truncate" or "drop", more tokens'
+        if pack.long == "split":
+            limit = f"the {pack.window_packs} packs of a window have, {pack.longest}"
+            fix = 'give Pack a larger window or more tokens, long="truncate" or "drop"'
         if not before:
             row = int(self._order.locate(self._order.rows_at(np.array([position], np.uint64)).view(np.int64))[1][0])
             before = f"row {row}"
         raise ColumnError(
-            f"column {pack.column!r}: {before} has {length} tokens, more than {limit}: give Pack a"
-            ' long="split", "truncate" or "drop", more tokens, or leave the row out with filter='
+            f"column {pack.column!r}: {before} has {length} tokens, more than {limit}: {fix}, or leave the row out with"
+            " filter="
         )
 
     def _check_long(self, world: World) -> None:
         """Refuses rows that are too long before the first step. Each rank looks at its part of the rows."""
-        if self._checked or self._pack.long != "refuse":
+        if self._checked or (longest := self._pack.longest) is None:
             return
         if (head := self._head) is not None:
             with contextlib.suppress(NotPlannedError):
@@ -245,7 +245,7 @@ class PackLoader(LengthsLoader):
             with contextlib.closing(Loader(cache, global_batch_size=_CHECKED * world.size, **options)) as reader:
                 for batch in reader:
                     lengths = batch.numpy()[self._length]
-                    if (over := np.flatnonzero(lengths > self._pack.tokens)).size:
+                    if (over := np.flatnonzero(lengths > longest)).size:
                         more = f"{len(over)} of {len(lengths)} rows are too long, of which row"
                         self._refuse(0, int(lengths[over[0]]), f"{more} {batch.indices[over[0]]}")
         self._checked = True

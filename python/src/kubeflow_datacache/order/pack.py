@@ -49,7 +49,10 @@ class Pack:
     labels: str | None = None
 
     def __post_init__(self) -> None:
-        names: list[tuple[str, Any]] = [("column", self.column), ("labels", self.labels or "labels")]
+        names: list[tuple[str, Any]] = [
+            ("column", self.column),
+            ("labels", "labels" if self.labels is None else self.labels),
+        ]
         for name, value in names:
             if not isinstance(value, str) or not value:
                 raise TypeError(f"Pack: {name} = {value!r}: want the name of a column")
@@ -68,6 +71,11 @@ class Pack:
     def window_packs(self) -> int:
         """The packs of a window."""
         return (self.window or 1) * self.packs
+
+    @property
+    def longest(self) -> int | None:
+        """How many tokens a row may have; None if any number of them is truncated or dropped."""
+        return {"refuse": self.tokens, "split": self.window_packs * self.tokens}.get(self.long)
 
     def sizes(self, lengths: Int64Array) -> Int64Array:
         """The tokens that rows of these lengths take in packs."""
@@ -241,9 +249,8 @@ class Packer:
     def _check(self, position: int, lengths: Int64Array, most: int) -> None:
         """Refuses rows that are too long."""
         pack = self._pack
-        limit = pack.tokens if pack.long == "refuse" else pack.window_packs * pack.tokens
-        if pack.long == "refuse" or (pack.long == "split" and not most):
-            for index in np.flatnonzero(lengths > limit).tolist():
+        if pack.longest is not None and (pack.long == "refuse" or not most):
+            for index in np.flatnonzero(lengths > pack.longest).tolist():
                 self._refused(position + index, int(lengths[index]))
 
     def _pieces(self, position: int, lengths: Int64Array, packed: Int64Array) -> tuple[Pieces, Int64Array]:
