@@ -216,14 +216,14 @@ type PutResult struct {
 // DecodeBody decodes the JSON of an action's body or a put's command. It refuses unknown fields and other versions.
 func DecodeBody(what string, text []byte, into any) error {
 	var v struct{ V int }
-	err := json.Unmarshal(text, &v)
+	err := misfit(json.Unmarshal(text, &v))
 	if err == nil && v.V != Version {
 		err = fmt.Errorf("v: %d, want %d, the version of the wire contract that this server speaks", v.V, Version)
 	}
 	if err == nil {
 		decoder := json.NewDecoder(bytes.NewReader(text))
 		decoder.DisallowUnknownFields()
-		if err = decoder.Decode(into); err == nil && !errors.Is(ended(decoder), io.EOF) {
+		if err = misfit(decoder.Decode(into)); err == nil && !errors.Is(ended(decoder), io.EOF) {
 			err = errors.New("more than one JSON object")
 		}
 	}

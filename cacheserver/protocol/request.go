@@ -330,15 +330,22 @@ func checkColumns(columns []string) error {
 
 // commandError explains to the user why a command is not a valid JSON object.
 func commandError(err error) error {
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) {
-		name := wrong.Field
-		if name == "" {
-			return fmt.Errorf("command: a JSON %s, want one JSON object", wrong.Value)
-		}
-		return fmt.Errorf("command: %s: %s does not fit, want %s", name, wrong.Value, typeName(wrong.Type))
+	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+		return fmt.Errorf("command: %w", misfit(err))
 	}
 	return fmt.Errorf("command: not a JSON object of wire contract v%d: %w", Version, err)
+}
+
+// misfit replaces the error for a value that is of another type than its field by one in the terms of JSON. It returns other errors as they are.
+func misfit(err error) error {
+	var wrong *json.UnmarshalTypeError
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	if wrong.Field == "" {
+		return fmt.Errorf("a JSON %s, want one JSON object", wrong.Value)
+	}
+	return fmt.Errorf("%s: %s does not fit, want %s", wrong.Field, wrong.Value, typeName(wrong.Type))
 }
 
 // typeName names the JSON values that a Go type is decoded from.
@@ -346,13 +353,15 @@ func typeName(goType reflect.Type) string {
 	switch goType.Kind() {
 	case reflect.Uint64:
 		return "an integer in [0, 2^64)"
+	case reflect.Int, reflect.Int64:
+		return "an integer in [-2^63, 2^63)"
 	case reflect.Bool:
 		return "true or false"
 	case reflect.String:
 		return "a string"
 	case reflect.Slice:
 		return "a list"
-	case reflect.Map:
+	case reflect.Map, reflect.Struct:
 		return "an object"
 	}
 	return goType.String()

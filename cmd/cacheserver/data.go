@@ -49,6 +49,9 @@ func (f *dataFlags) register(flags *pflag.FlagSet, env command.Env) {
 // wholeProcess is the resident memory of a process besides what is in the budget: 48 MiB of code, and as much for the Go heap.
 const wholeProcess = 96 << 20
 
+// leastLimit is the minimum of --memory-limit: with less there is no room for connections, of which the first is that of a data node to its head.
+const leastLimit = 1 << 20
+
 // memoryLimit parses --memory-limit. With rows on disk a number of bytes is the limit of the whole process, as a share of its container always is: what
 // the process itself takes only means that fewer rows are in memory.
 func memoryLimit(text string, onDisk bool) (int64, error) {
@@ -58,6 +61,9 @@ func memoryLimit(text string, onDisk bool) (int64, error) {
 		if bytes <= 0 {
 			err = fmt.Errorf("%q: with --spill-dir it is the limit of the whole process, which takes %d MiB without rows: give it more", text, wholeProcess>>20)
 		}
+	}
+	if err == nil && bytes < leastLimit {
+		err = fmt.Errorf("%q: %d bytes for rows and clients: want at least %d more, and then as much as the rows take", text, bytes, leastLimit-bytes)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("--memory-limit: %w", err)

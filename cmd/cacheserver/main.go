@@ -50,5 +50,6 @@ One head plans the table and tells clients where their rows are; data nodes hold
 	cmd.SetErr(redact.Writer(os.Stderr))
 	cmd.AddCommand(headCommand(env), nodeCommand(env), localCommand(env), inspectCommand(env), auditCommand(env), initializerCommand(env), probeCommand(), reachCommand(), versionCommand())
 	command.Complete(cmd)
+	cmd.SetFlagErrorFunc(command.FlagError)
 	return cmd
 }

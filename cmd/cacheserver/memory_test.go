@@ -12,15 +12,15 @@ func TestFilterMemory(t *testing.T) {
 	for _, tt := range []struct {
 		limit, filters string
 		want           int64
-	}{{"1000", "5%", 50}, {"1Gi", "16Mi", 16 << 20}, {"100", "100%", 100}} {
+	}{{"2000000", "5%", 100_000}, {"1Gi", "16Mi", 16 << 20}, {"2Mi", "100%", 2 << 20}} {
 		_, _, got, err := (&dataFlags{memory: tt.limit, filters: tt.filters, puts: "100%", writer: "100%"}).budget()
 		if err != nil || got != tt.want {
 			t.Errorf("%s of %s is %d, error %v; want %d", tt.filters, tt.limit, got, err, tt.want)
 		}
 	}
-	for _, filters := range []string{"", "0%", "101%", "2000", "x"} {
-		if _, _, got, err := (&dataFlags{memory: "1000", filters: filters, puts: "100%", writer: "100%"}).budget(); err == nil {
-			t.Errorf("%q of 1000 is accepted as %d bytes", filters, got)
+	for _, filters := range []string{"", "0%", "101%", "3000000", "x"} {
+		if _, _, got, err := (&dataFlags{memory: "2000000", filters: filters, puts: "100%", writer: "100%"}).budget(); err == nil {
+			t.Errorf("%q of 2000000 is accepted as %d bytes", filters, got)
 		}
 	}
 }
@@ -35,8 +35,8 @@ func TestPutLimit(t *testing.T) {
 			t.Errorf("%s of 1Gi: half of it reserved: %v, %d of all memory in use", limit, err, budget.Used())
 		}
 	}
-	if _, puts, _, err := (&dataFlags{memory: "1000", filters: "5%", puts: "2000", writer: "100%"}).budget(); err == nil {
-		t.Errorf("2000 of 1000 is accepted as %d bytes", puts.Limit())
+	if _, puts, _, err := (&dataFlags{memory: "2000000", filters: "5%", puts: "3000000", writer: "100%"}).budget(); err == nil {
+		t.Errorf("3000000 of 2000000 is accepted as %d bytes", puts.Limit())
 	}
 }
 
@@ -56,7 +56,20 @@ func TestPutLimitPerWriter(t *testing.T) {
 			t.Errorf("%s of 1Gi: the limit is not that of one writer", writer)
 		}
 	}
-	if _, _, _, err := (&dataFlags{memory: "1000", filters: "5%", puts: "50%", writer: "2000"}).budget(); err == nil || !strings.Contains(err.Error(), "--put-limit-per-writer") {
-		t.Errorf("2000 of 1000: %v", err)
+	if _, _, _, err := (&dataFlags{memory: "2000000", filters: "5%", puts: "50%", writer: "3000000"}).budget(); err == nil || !strings.Contains(err.Error(), "--put-limit-per-writer") {
+		t.Errorf("3000000 of 2000000: %v", err)
+	}
+}
+
+func TestLeastMemory(t *testing.T) {
+	for text, spilled := range map[string]bool{"4": false, "1Ki": false, "1048575": false, "96Mi": true, "97000Ki": true} {
+		if _, err := memoryLimit(text, spilled); err == nil || !strings.HasPrefix(err.Error(), `--memory-limit: "`+text) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	for text, spilled := range map[string]bool{"1Mi": false, "97Mi": true} {
+		if got, err := memoryLimit(text, spilled); err != nil || got != leastLimit {
+			t.Errorf("%s: %d, %v", text, got, err)
+		}
 	}
 }

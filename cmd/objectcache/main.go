@@ -75,5 +75,6 @@ It is a cache: any object may go at any time.`,
 		},
 	})
 	command.Complete(cmd)
+	cmd.SetFlagErrorFunc(command.FlagError)
 	return cmd
 }

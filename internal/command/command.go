@@ -6,6 +6,7 @@ package command
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -70,6 +71,24 @@ func Complete(cmd *cobra.Command) {
 	for _, child := range cmd.Commands() {
 		Complete(child)
 	}
+}
+
+// wanted says what a flag of a type takes.
+var wanted = map[string]string{
+	"bool": "true or false", "duration": "a duration, such as 90s or 10m", "float64": "a number",
+	"int": "a whole number", "int32": "a whole number", "int64": "a whole number", "uint": "a whole number of at least 0", "uint64": "a whole number of at least 0",
+}
+
+// FlagError replaces the error for a flag's value by one in the user's terms. It is for cobra's SetFlagErrorFunc.
+func FlagError(_ *cobra.Command, err error) error {
+	var wrong *pflag.InvalidValueError
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	if want, ok := wanted[wrong.GetFlag().Value.Type()]; ok {
+		return fmt.Errorf("--%s: %q: want %s", wrong.GetFlag().Name, wrong.GetValue(), want)
+	}
+	return fmt.Errorf("--%s: %q: %w", wrong.GetFlag().Name, wrong.GetValue(), wrong.Unwrap())
 }
 
 // Version is the version of this program: what the linker set, or else the module's, which go install PACKAGE@VERSION records.
