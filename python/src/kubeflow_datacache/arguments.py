@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
-from typing import Any, SupportsIndex
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 
@@ -30,6 +31,46 @@ def check_bool(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def check_text(name: str, value: Any) -> str:
+    """Returns value as a str."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} = {value!r}: want text, not {type(value).__name__}")
+    return value
+
+
+def check_choice(name: str, value: Any, *choices: str) -> Any:
+    """Returns one of some texts."""
+    if value not in choices:
+        raise ValueError(f"{name} = {value!r}: want {' or '.join(map(repr, choices))}")
+    return value
+
+
+def check_list(name: str, values: Any, of: str) -> list[Any]:
+    """Returns a list of something."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} = {values!r}: want a list of {of}")
+    return list(cast("Iterable[Any]", values))
+
+
+def check_mapping(name: str, value: Any, example: str) -> None:
+    """Raises TypeError for what is no mapping."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} = {value!r}: want a dict, as {example}")
+
+
+def check_path(name: str, value: Any) -> str:
+    """Returns a path as text."""
+    if not isinstance(value, str | os.PathLike) or not (path := os.fspath(cast("str | os.PathLike[str]", value))):
+        raise TypeError(f"{name} = {value!r}: want a path")
+    return path
+
+
+def check_cache(cache: Any) -> None:
+    """Raises TypeError for what is no DataCache."""
+    if not hasattr(cache, "act"):
+        raise TypeError(f'cache = {cache!r}: want a DataCache, as DataCache("grpc://HOST:50051")')
+
+
 def check_seconds(name: str, value: Any) -> float:
     """Returns a number of seconds of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
@@ -43,6 +84,12 @@ def check_state(state: Any) -> None:
     """Raises TypeError for what cannot be a loader's state."""
     if not isinstance(state, Mapping):
         raise TypeError(f"state = {state!r}: want what state_dict() of a loader returned, not {type(state).__name__}")
+
+
+def check_allow(allow: Any, *choices: str) -> None:
+    """Raises ValueError for an allow= of load_state_dict that is no list of some of the choices."""
+    if not isinstance(allow, Sequence) or isinstance(allow, str | bytes) or not all(each in choices for each in allow):
+        raise ValueError(f"allow = {allow!r}: want a list of {' and '.join(map(repr, choices))}, or []")
 
 
 def column_names(columns: Any) -> list[str] | None:
@@ -66,10 +113,10 @@ def column_names(columns: Any) -> list[str] | None:
     return [str(name) for name in names]
 
 
-def check_callable(transform: Any) -> Any:
-    """Returns the transform, or None. Raises TypeError if it is not callable."""
-    if transform is not None and not callable(transform):
-        raise TypeError(f"transform = {transform!r}: want a function of an Arrow record batch")
+def check_callable(transform: Any, name: str = "transform", *, required: bool = False) -> Any:
+    """Returns the transform, or None unless it is required. Raises TypeError if it is not callable."""
+    if (required or transform is not None) and not callable(transform):
+        raise TypeError(f"{name} = {transform!r}: want a function of an Arrow record batch")
     return transform
 
 

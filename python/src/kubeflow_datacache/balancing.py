@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, Unpack
+from typing import Any, Final, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.types as kind
 
-from kubeflow_datacache.client import Source
-from kubeflow_datacache.errors import DataCacheError
+from kubeflow_datacache.client import Client, Source
+from kubeflow_datacache.errors import ColumnError, DataCacheError
 from kubeflow_datacache.fetch.merge import Merge
 from kubeflow_datacache.lengths import LengthsLoader
 from kubeflow_datacache.options import LoaderOptions
@@ -21,6 +22,10 @@ from kubeflow_datacache.order.packed import BalancedStep, RankSteps
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.block import StepBlock
 
+_WITH_LENGTHS: Final = (
+    kind.is_list, kind.is_large_list, kind.is_string, kind.is_large_string, kind.is_binary, kind.is_large_binary,
+    kind.is_map,
+)  # fmt: skip
 _WORKERS: Final = ("worker", "workers")
 
 
@@ -56,6 +61,9 @@ class BalancedLoader(LengthsLoader):
         self._column = balance
         super().__init__(cache, **options)
         self._cache.check_columns([balance])
+        stored = cast("Client", self._cache).described.schema.field(balance).type
+        if not any(holds(stored) for holds in _WITH_LENGTHS):
+            raise ColumnError(f"balance: column {balance!r} is {stored}: want a column of lists or text")
 
     def _steps_of(self, lengths: Merge, share: Share, first: int) -> Iterator[BalancedStep]:
         """The rank's rows of each step from one on."""
@@ -86,7 +94,7 @@ class BalancedLoader(LengthsLoader):
 
 def _check(column: Any, options: LoaderOptions) -> None:
     """Raises TypeError or ValueError, naming the parameter."""
-    if not isinstance(column, str):
+    if not isinstance(column, str) or not column:
         raise TypeError(f'balance = {column!r}: want the name of a column of lists or text, such as "input_ids"')
     for name in ("transform", "transform_threads", "transform_processes", *_WORKERS):
         if options.get(name):

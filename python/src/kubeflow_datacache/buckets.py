@@ -34,7 +34,7 @@ class LengthBuckets:
     """
 
     def __init__(self, by: str, batches: int, then: Callable[[pa.RecordBatch], Any] | None = None) -> None:
-        self._by, self._batches, self._then = by, check_int("batches", batches, 1), check_callable(then)
+        self._by, self._batches, self._then = by, check_int("batches", batches, 1), check_callable(then, "then")
 
     def __call__(self, rows: pa.RecordBatch) -> list[Any]:
         """Returns the micro-batches, longest rows first."""

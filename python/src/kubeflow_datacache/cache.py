@@ -20,7 +20,14 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from kubeflow_datacache import fork, h2, services
-from kubeflow_datacache.arguments import check_int, check_seconds
+from kubeflow_datacache.arguments import (
+    check_bool,
+    check_int,
+    check_mapping,
+    check_path,
+    check_seconds,
+    check_text,
+)
 from kubeflow_datacache.client import Closable
 from kubeflow_datacache.codes import CALL_ERRORS, code_of, permanent_error, reason_of
 from kubeflow_datacache.credentials import CredentialOptions, Credentials
@@ -98,9 +105,13 @@ class DataCache(Readable):
         if transport not in get_args(Transport):
             raise ValueError(f"transport = {transport!r}: want one of {', '.join(get_args(Transport))}")
         self.endpoint = endpoint
-        self._name = dataset
+        self._name = None if dataset is None else check_text("dataset", dataset)
         self.retry_seconds = check_seconds("retry_seconds", retry_seconds)
-        self._credentials, self._transport, self._narrow = Credentials.of(credentials), transport, narrow
+        self._credentials, self._transport, self._narrow = (
+            Credentials.of(credentials),
+            transport,
+            check_bool("narrow", narrow),
+        )
         self._reset()
 
     @classmethod
@@ -130,6 +141,9 @@ class DataCache(Readable):
         name, DATACACHE_CREDENTIALS_CODE), they are used, and nothing is sent or read in plain text.
         """
         environ = os.environ if environ is None else environ
+        check_mapping("environ", environ, "os.environ")
+        if name is not None:
+            check_text("name", name)
         endpoint, host = services.locate(environ, name)
         folder, named = services.credentials_folder(environ, name)
         found = Credentials.in_folder(folder, wanted=named)
@@ -177,8 +191,18 @@ class DataCache(Readable):
         """
         from kubeflow_datacache.local_server import LocalServer, find_program, flags_of, table_flag
 
-        table = [] if path is None else [table_flag(os.fspath(path))]
-        found = find_program() if program is None else os.path.realpath(program)
+        check_bool("shared", shared)
+        check_bool("progress", progress)
+        check_seconds("retry_seconds", retry_seconds)
+        if dataset is not None:
+            check_text("dataset", dataset)
+        for name in ("listen", "http"):
+            if name in flags:
+                raise ValueError(f"{name} = {flags[name]!r}: leave it out: a local cache has free ports, see .endpoint")
+        table = [] if path is None else [table_flag(check_path("path", path))]
+        found = find_program() if program is None else os.path.realpath(check_path("program", program))
+        if not os.access(found, os.X_OK):
+            raise ValueError(f"program = {program!r}: there is no such program")
         server = LocalServer(found, [*table, *flags_of(flags)], shared=shared)
         try:
             first = cls(server.endpoint, retry_seconds=1.0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from kubeflow_datacache.arguments import check_cache, check_choice, check_text
 from kubeflow_datacache.puts import Published
 
 if TYPE_CHECKING:
@@ -38,7 +39,10 @@ def commit(cache: DataCache, dataset: str | Published, table: str, *, mode: Comm
     Raises RefusedError with the server's reason, which names column and types that the table can't have, and
     UnreachableError if servers don't answer for the cache's retry_seconds.
     """
-    reference = dataset.reference if isinstance(dataset, Published) else dataset
+    check_cache(cache)
+    reference = dataset.reference if isinstance(dataset, Published) else check_text("dataset", dataset)
+    check_text("table", table)
+    check_choice("mode", mode, "append", "replace")
     while True:
         made = cache.act("put.commit", dataset=reference, table=table, mode=mode)
         if made["state"] == "committed":

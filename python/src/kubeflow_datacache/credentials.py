@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypedDict
 from urllib.parse import urlsplit
 
+from kubeflow_datacache.arguments import check_text
 from kubeflow_datacache.errors import RefusedError
 
 Pem = bytes | str | os.PathLike[str]
@@ -69,6 +70,14 @@ class Credentials:
         for name in options:
             if name not in CredentialOptions.__annotations__:
                 raise TypeError(f"{name} is no parameter of a DataCache; there are {', '.join(_ENVIRONMENT)}")
+        for name in ("tls_roots", "tls_certificate", "tls_key"):
+            if not isinstance(value := options.get(name), str | bytes | os.PathLike | None):
+                raise TypeError(f"{name}: {type(value).__name__}: want a path, or PEM")
+        if (host := options.get("tls_hostname")) is not None:
+            check_text("tls_hostname", host)
+        token = options.get("token")
+        if not (isinstance(token, str | os.PathLike | None) or callable(token)):
+            raise TypeError(f"token: {type(token).__name__}: want the path of a file that holds it, or a function")
         own = cls(
             options.get("tls_roots"),
             options.get("tls_certificate"),
@@ -180,10 +189,14 @@ class Credentials:
         else:
             try:
                 token = Path(self.token).read_text()
-            except OSError as error:  # the message leaves the value out: it may be the token itself
+            except (
+                OSError,
+                UnicodeDecodeError,
+            ) as error:  # the message leaves the value out: it may be the token itself
+                reason = error.strerror if isinstance(error, OSError) else "it holds no text"
                 raise ValueError(
                     "token: want the path of a file that holds it, or a function that returns it; no such file can be"
-                    f" read ({error.strerror})"
+                    f" read ({reason})"
                 ) from None
         token = token.strip()
         if not token.isascii() or not token.isprintable() or not token:

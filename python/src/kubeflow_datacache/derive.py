@@ -17,8 +17,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from kubeflow_datacache.arguments import check_callable, check_int, check_seconds
-from kubeflow_datacache.puts import Published, Put
+from kubeflow_datacache.arguments import (
+    check_cache,
+    check_callable,
+    check_int,
+    check_list,
+    check_seconds,
+    check_text,
+    column_names,
+)
+from kubeflow_datacache.puts import MOST_PARTS, Published, Put
 
 if TYPE_CHECKING:
     from kubeflow_datacache.cache import DataCache
@@ -59,8 +67,17 @@ def derive(
     has no value that can be compared: `parameters` must have an entry of its name that identifies it. A dataset of the
     name by another recipe is replaced.
     """
-    check_callable(fn)
-    check_int("parts", parts, 1)
+    check_cache(cache)
+    check_callable(fn, "fn", required=True)
+    check_text("name", name)
+    check_int("parts", parts, 1, MOST_PARTS + 1)
+    check_int("workers", workers, 1)
+    check_seconds("patience", patience)
+    columns = column_names(columns)
+    if recipe is not None:
+        check_text("recipe", recipe)
+    if share is not None and len(check_list("share", share, "two numbers, i and n")) != 2:
+        raise ValueError(f"share = {share!r}: want (i, n), process i of n")
     made_by = recipe_of(fn, parameters, files) if recipe is None else recipe
     made_by = hashlib.sha256(json.dumps([made_by, parts, columns]).encode()).hexdigest()
     source = cache.dataset.fingerprint
@@ -84,7 +101,7 @@ def derive(
 
     make(first)
     if len(first) < parts:
-        if (published := _wait(started, name, check_seconds("patience", patience))) is not None:
+        if (published := _wait(started, name, patience)) is not None:
             return published
         make(range(parts))
     return started.publish()

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final, TypeVar
 
+from kubeflow_datacache.arguments import check_list
 from kubeflow_datacache.errors import CacheFailedError, DataCacheError
 from kubeflow_datacache.extras import missing_extra
 
@@ -146,7 +147,7 @@ def flags_of(options: Mapping[str, Flag]) -> Iterator[str]:
         elif isinstance(value, Mapping):
             yield from (f"{flag}={key}={each}" for key, each in value.items())
         elif value is not None:
-            csv.writer(line := io.StringIO(), lineterminator="").writerow(value)
+            csv.writer(line := io.StringIO(), lineterminator="").writerow(check_list(name, value, "texts"))
             yield f"{flag}={line.getvalue()}"
 
 

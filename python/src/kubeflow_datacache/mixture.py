@@ -12,7 +12,7 @@ from typing import Any, Unpack, overload
 
 import pyarrow as pa
 
-from kubeflow_datacache.arguments import check_int, length_of
+from kubeflow_datacache.arguments import check_int, check_list, length_of
 from kubeflow_datacache.client import Closable
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import ColumnError
@@ -56,7 +56,8 @@ class Mixture:
         self.endpoint = ", ".join(cache.endpoint for cache in self._caches.values())
         if not isinstance(until, str):
             until = check_int("until", until, 1, 1 << 62)
-        steps = tuple(check_int(f"phases[{i}]", n, 1, 1 << 62) for i, n in enumerate(phases))
+        each = check_list("phases", phases, "numbers of steps")
+        steps = tuple(check_int(f"phases[{i}]", n, 1, 1 << 62) for i, n in enumerate(each))
         proportions = {name: _proportions(name, weight, len(steps) + 1) for name, (_, weight) in parts.items()}
         for phase in range(len(steps) + 1):
             if not any(own[phase] for own in proportions.values()):

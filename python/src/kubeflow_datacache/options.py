@@ -174,7 +174,7 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     own["cast"] = _check_cast(own["cast"])
     if not isinstance(own["host"], str) or own["host"] not in get_args(Host):
         raise ValueError(f'host = {own["host"]!r}: want "auto", "off" or "require"')
-    own["prefetch_bytes"] = check_int("prefetch_bytes", own["prefetch_bytes"], 1)
+    own["prefetch_bytes"] = check_int("prefetch_bytes", own["prefetch_bytes"], 1, 1 << 40)
     own["workers"] = check_int("workers", own["workers"], 1, LIMIT)
     own["worker"] = check_int("worker", own["worker"], 0, own["workers"], "workers")
     for name in ("shuffle", "early", "progress"):

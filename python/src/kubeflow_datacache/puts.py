@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from kubeflow_datacache.arguments import check_int
+from kubeflow_datacache.arguments import (
+    check_bool,
+    check_cache,
+    check_choice,
+    check_int,
+    check_list,
+    check_mapping,
+    check_text,
+)
 from kubeflow_datacache.codes import CALL_ERRORS, code_of, reason_of
 from kubeflow_datacache.errors import ColumnError, DataCacheError, RefusedError
 from kubeflow_datacache.fetch.retry import Attempts
@@ -33,11 +41,12 @@ Batches = Iterable[pa.RecordBatch | pa.Table]
 
 _BATCH_BYTES: Final = 2 << 20  # of a message: short enough for any server, and for its memory
 _PART_BYTES: Final = 64 << 20  # about that many has a part, unless parts= says how many there are
-_MOST_PARTS: Final = 1 << 16
+MOST_PARTS: Final = 1 << 16
 _PAGE: Final = 1000  # parts in an answer of put.status
 _RECEIPTS: Final = 250  # in a message, which may have 128 KiB
 _REFUSED: Final = {"ALREADY_EXISTS", "FAILED_PRECONDITION", "UNAUTHENTICATED"}
 _LAST_WORD: Final = 0.3  # seconds after Ctrl-C for the cache to hear of it
+_SHOWN: Final = 60  # characters of a wrong value in an error
 _PANDAS: Final = b"pandas"  # key of the schema's metadata that pandas writes, and that differs between equal rows
 
 
@@ -89,8 +98,11 @@ def put(
     Raises RefusedError with the server's reason, which names the column, ColumnError for a column that can't be put,
     and UnreachableError if servers don't answer for the cache's retry_seconds.
     """
+    check_cache(cache)
+    check_int("workers", workers, 1)
+    check_bool("progress", progress)
     table = _table(data)
-    count = parts_of(table) if parts is None else check_int("parts", parts, 1, _MOST_PARTS + 1)
+    count = parts_of(table) if parts is None else check_int("parts", parts, 1, MOST_PARTS + 1)
     started = Put.begin(cache, name, table.schema, parts=count, nbytes=table.nbytes, mode=mode, keep=keep)
     cuts = [table.num_rows * i // count for i in range(count + 1)]
     try:
@@ -140,18 +152,21 @@ class Put:
         is its fingerprint, and if a put goes on, this one is the same, and `joined` is True. ttl_seconds: after so long
         without a new part the cache gives the put up.
         """
+        check_cache(cache)
+        if not isinstance(schema, pa.Schema):
+            raise TypeError(f"schema = {schema!r}: want a pyarrow Schema")
         plain = plain_schema(schema)
         begun = cache.act(
             "put.begin",
-            name=name,
-            mode=mode,
-            parts=check_int("parts", parts, 1, _MOST_PARTS + 1),
-            bytes=nbytes,
+            name=check_text("name", name),
+            mode=check_choice("mode", mode, "create", "replace"),
+            parts=check_int("parts", parts, 1, MOST_PARTS + 1),
+            bytes=check_int("nbytes", nbytes, 0, 1 << 63),
             schema=base64.b64encode(plain.serialize().to_pybytes()).decode(),
-            recipe=recipe,
-            source=source,
-            ttl_s=ttl_seconds,
-            **({} if keep is None else {"keep": keep}),
+            recipe=check_text("recipe", recipe),
+            source=check_text("source", source),
+            ttl_s=check_int("ttl_seconds", ttl_seconds, 1, 1 << 31),
+            **({} if keep is None else {"keep": check_choice("keep", keep, "memory", "disk", "replica")}),
         )
         return cls(cache, name, plain, parts, begun)
 
@@ -162,11 +177,12 @@ class Put:
         raises ends the attempt, of which nothing stays. Retries while servers don't answer or have no memory, for the
         cache's retry_seconds.
         """
+        check_int("attempt", attempt, 1, 1 << 31)
+        check_int("part", part, 0, self.parts, "parts")
         (receipt,) = self._send_parts({part: batches}, 1, attempt=attempt)
         return receipt
 
     def _try_send(self, part: int, batches: Callable[[], Batches], attempt: int, stop: Stop) -> str:
-        check_int("part", part, 0, self.parts, "parts")
         what = f"put part {part} of {self.name!r}"
         attempts = Attempts(what, self._cache.retry_seconds, stop)
         while True:
@@ -198,11 +214,17 @@ class Put:
 
         If one fails, the others end with their next batch.
         """
-        return self._send_parts(parts, check_int("workers", workers, 1), show=progress)
+        check_mapping("parts", parts, "{0: lambda: [table]}")
+        show = check_bool("progress", progress)
+        return self._send_parts(parts, check_int("workers", workers, 1), show=show)
 
     def _send_parts(
         self, parts: Mapping[int, Callable[[], Batches]], workers: int, *, attempt: int = 1, show: bool = False
     ) -> list[str]:
+        for number, batches in parts.items():
+            check_int("part", number, 0, self.parts, "parts")
+            if not callable(batches):
+                raise TypeError(f"batches of part {number} = {batches!r}: want a function that returns record batches")
         receipts: list[str] = []
         pool, stop = DaemonThreads(workers, "datacache-put"), Stop()
         with PartProgress(f"putting {self.name}", len(parts), show=show) as shown:
@@ -223,13 +245,14 @@ class Put:
 
         May be called again with the same receipts, with the same result.
         """
-        pieces = (
-            [None]
-            if receipts is None
-            else [list(receipts[i : i + _RECEIPTS]) for i in range(0, len(receipts), _RECEIPTS)]
-        )
+        pieces: list[list[str] | None] = [None]
+        if receipts is not None:
+            given = [check_text("receipts", receipt) for receipt in check_list("receipts", receipts, "receipts")]
+            pieces = [given[i : i + _RECEIPTS] for i in range(0, len(given), _RECEIPTS)]
+            if not pieces:
+                raise ValueError("receipts = []: want those of the parts to publish, or None for all that were sent")
         answer: dict[str, Any] = {}
-        for at, piece in enumerate(pieces or [[]]):
+        for at, piece in enumerate(pieces):
             more = at + 1 < len(pieces)
             answer = self._cache.act(
                 "put.publish",
@@ -322,7 +345,7 @@ def parts_of(table: pa.Table) -> int:
     """In how many parts a table is put: of a power of two of rows each, and about 64 MiB."""
     rows = max(1, table.num_rows)
     each = 1 << max(0, (_PART_BYTES * rows // max(1, table.nbytes)).bit_length() - 1)
-    return min(_MOST_PARTS, -(-rows // each))
+    return min(MOST_PARTS, -(-rows // each))
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
@@ -367,6 +390,11 @@ def _cast(rows: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
 def _table(data: Any) -> pa.Table:
     """The rows as a table."""
     if isinstance(data, pa.Table):
@@ -389,7 +417,7 @@ def _table(data: Any) -> pa.Table:
         batches = []
     if not batches or not all(isinstance(b, pa.Table) for b in batches):
         raise TypeError(
-            f"data: {type(data).__name__}: want a table, a frame of pandas or polars, a Dataset of datasets, or record"
+            f"data = {_short(data)}: want a table, a frame of pandas or polars, a Dataset of datasets, or record"
             " batches, at least one of them"
         )
     return pa.concat_tables(batches)

@@ -84,7 +84,9 @@ class Readable(Client, abc.ABC):
     def check_columns(self, columns: Sequence[str]) -> list[str]:
         """Returns the column names as a list. Raises ColumnError for a column that the cache does not serve."""
         there = self.schema.names
-        names = column_names(columns) or []
+        names = column_names(columns)
+        if names is None:
+            raise TypeError("columns = None: want a list of names")
         for name in names:
             if name not in there and length_of(name) not in there:
                 close = difflib.get_close_matches(name, there, 1)

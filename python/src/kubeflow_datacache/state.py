@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import zip_longest
 from typing import Any, Final, Self
 
+from kubeflow_datacache.arguments import check_allow
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import StateError
 from kubeflow_datacache.order.epoch import Epoch
@@ -180,8 +181,7 @@ def another_window(
     order would change.
     """
     if begins is None:
-        if not set(allow) <= {"window"}:
-            raise ValueError(f"allow = {allow!r}: want ['window'], or []")
+        check_allow(allow, "window")
         begins = saved.get("next_step") == 0 or is_complete(saved)
     if "window" not in allow or saved.get("window") == window:
         return saved

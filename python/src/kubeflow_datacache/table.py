@@ -20,7 +20,7 @@ from typing import Any, Final, Self, SupportsIndex
 import numpy as np
 import pyarrow as pa
 
-from kubeflow_datacache.arguments import check_callable, check_int
+from kubeflow_datacache.arguments import check_callable, check_int, check_path
 from kubeflow_datacache.client import Client
 from kubeflow_datacache.codes import CALL_ERRORS
 from kubeflow_datacache.errors import DataCacheError, DatasetChangedError, StateError
@@ -165,6 +165,7 @@ class Table:
             "ordered": self._order is not None,
             "shuffle": self._shuffled,
         }
+        check_path("path", path)
         rows = pa.record_batch({"row": pa.array([] if self._order is None else self._order, pa.int64())})
         rows = rows.replace_schema_metadata({_FILE: json.dumps(state).encode()})
         part = Path(f"{os.fspath(path)}.part")

@@ -137,7 +137,7 @@ def check_resize(world: Any, step: Any, steps: int) -> tuple[int, int] | None:
     """The epoch and the step in it of a resize, None if step is None. Raises TypeError or ValueError."""
     if not isinstance(world, World):
         raise TypeError(f"world = {world!r}: want World(rank, size)")
-    return None if step is None else divmod(check_int("step", step, 0), max(1, steps))
+    return None if step is None else divmod(check_int("step", step, 0, 1 << 62), max(1, steps))
 
 
 # Variables with the rank and the world size, by launcher, in the order in which they are tried.

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +50,9 @@ def _array(indices: Any) -> npt.NDArray[Any]:
         return indices
     if hasattr(indices, "__array__"):  # CPU tensors, pandas and Arrow columns
         return np.asarray(indices)
-    asked = list(indices)
+    if isinstance(indices, str | bytes) or not isinstance(indices, Iterable):
+        raise TypeError(f"positions = {indices!r}: want whole numbers, a slice, or a mask of bools")
+    asked = list(cast("Iterable[Any]", indices))
     if asked and all(isinstance(index, bool | np.bool_) for index in asked):
         return np.array(asked, np.bool_)
     for index in asked:
