@@ -50,7 +50,7 @@ func (f *dataFlags) register(flags *pflag.FlagSet, env command.Env) {
 const wholeProcess = 96 << 20
 
 // leastLimit is the minimum of --memory-limit: with less there is no room for connections, of which the first is that of a data node to its head.
-const leastLimit = 1 << 20
+const leastLimit = 256 << 10
 
 // memoryLimit parses --memory-limit. With rows on disk a number of bytes is the limit of the whole process, as a share of its container always is: what
 // the process itself takes only means that fewer rows are in memory.

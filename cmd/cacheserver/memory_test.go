@@ -62,12 +62,12 @@ func TestPutLimitPerWriter(t *testing.T) {
 }
 
 func TestLeastMemory(t *testing.T) {
-	for text, spilled := range map[string]bool{"4": false, "1Ki": false, "1048575": false, "96Mi": true, "97000Ki": true} {
+	for text, spilled := range map[string]bool{"4": false, "1Ki": false, "262143": false, "96Mi": true, "98500Ki": true} {
 		if _, err := memoryLimit(text, spilled); err == nil || !strings.HasPrefix(err.Error(), `--memory-limit: "`+text) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	for text, spilled := range map[string]bool{"1Mi": false, "97Mi": true} {
+	for text, spilled := range map[string]bool{"256Ki": false, "98560Ki": true} {
 		if got, err := memoryLimit(text, spilled); err != nil || got != leastLimit {
 			t.Errorf("%s: %d, %v", text, got, err)
 		}

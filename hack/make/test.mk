@@ -37,7 +37,10 @@ RENEWALS ?= 3
 # Packages whose tests run Kubernetes' own programs, which take long to build; test/e2e wants a whole cluster besides.
 CLUSTER_PACKAGES := ./test/kit/kubetest ./test/controlplane ./test/gang ./test/install ./test/kueue ./test/plugin ./test/scratch ./test/objectcache/cluster ./test/fluid
 
-GO_PACKAGES = $$(go list ./... | grep -v -x -F -e $$(go list ./test/e2e) $$(go list $(CLUSTER_PACKAGES) | sed 's/^/-e /'))
+# The packages that take longest, and wait for processes in much of that time, run beside all others.
+LONG_PACKAGES := ./test/faults ./test/objectcache
+
+GO_PACKAGES = $(LONG_PACKAGES) $$(go list ./... | grep -v -x -F $$(go list ./test/e2e $(LONG_PACKAGES) $(CLUSTER_PACKAGES) | sed 's/^/-e /'))
 
 # gotest PACKAGES [OPTIONS]: runs Go tests under the race detector; says at the end what was skipped and why. With -short it leaves out what is
 # random, long or repeated, which test-night runs.
