@@ -9,6 +9,7 @@ import argparse
 
 from kubeflow.trainer import CustomTrainer, Initializer, TrainerClient
 from kubeflow.trainer.options import (
+    Annotations,
     ContainerPatch,
     JobSetSpecPatch,
     JobSetTemplatePatch,
@@ -21,7 +22,7 @@ from kubeflow.trainer.options import (
     TrainingRuntimeSpecPatch,
 )
 
-from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer
+from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, step_logs
 
 
 def train_bert(
@@ -162,8 +163,13 @@ def main() -> None:
     parser.add_argument("metadata", help="URI of the table's *.metadata.json")
     parser.add_argument("--image", default="pytorch/pytorch:latest", help="has torch")
     parser.add_argument("--claim", default="checkpoints", help="all nodes can mount it")
+    parser.add_argument("--keys", help="Secret with the bucket's keys, if it wants any")
     parser.add_argument("--nodes", type=int, default=2)
     args = parser.parse_args()
+    options: list[RuntimePatch | Annotations] = [volumes({args.claim: "/checkpoints"})]
+    if args.keys:
+        secret = "datacache.kubeflow.org/credentials-secret"
+        options.append(Annotations({secret: args.keys}))
     client = TrainerClient()
     job = client.train(
         runtime="torch-distributed",
@@ -183,9 +189,9 @@ def main() -> None:
             num_nodes=args.nodes,
             packages_to_install=["kubeflow-datacache", "transformers"],
         ),
-        options=[volumes({args.claim: "/checkpoints"})],
+        options=options,
     )
-    for line in client.get_job_logs(job, follow=True):
+    for line in step_logs(client, job):
         print(line)
 
 

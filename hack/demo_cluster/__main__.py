@@ -21,7 +21,7 @@ from kubernetes import client, config, stream
 
 from demo_cluster import phases, table
 from demo_cluster.train import alone, train
-from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, cache_logs
+from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, cache_logs, step_logs
 
 NAMESPACE = "demo"
 LIMIT = 600  # time limit of each wait in seconds
@@ -144,7 +144,6 @@ def _watch(
     args: argparse.Namespace,
 ) -> int:
     """Print the TrainJob's logs while it runs, then the numbers."""
-    _await_step(trainer, job, GATE)
     for line in cache_logs(trainer, job, follow=True):
         print(f"  {GATE}: {line}", flush=True)
     times |= phases.of_cache(core, NAMESPACE, job)
@@ -152,8 +151,7 @@ def _watch(
     told = []
     for rank in range(args.ranks):
         step = f"node-{rank}"
-        _await_step(trainer, job, step)
-        for line in trainer.get_job_logs(job, step=step, follow=True):
+        for line in step_logs(trainer, job, step):
             if line.startswith("{"):
                 told.append(json.loads(line))
             else:
@@ -173,17 +171,6 @@ def _watch(
         f"  speed                  {rows / seconds:,.0f} rows/s over {args.ranks} ranks, training included", flush=True
     )
     return 0
-
-
-def _await_step(trainer: TrainerClient, job: str, step: str) -> None:
-    """Wait until a step's pod has started: the SDK has no log of it earlier."""
-    end = time.monotonic() + LIMIT
-    while not any(
-        s.name == step and s.status in {"Running", "Succeeded", "Failed"} for s in trainer.get_job(job).steps
-    ):
-        if time.monotonic() > end:
-            raise TimeoutError(f"the step {step} of TrainJob {job} has not begun within {LIMIT} s")
-        time.sleep(0.2)
 
 
 def _cache_pods(core: client.CoreV1Api, job: str) -> Iterator[str]:

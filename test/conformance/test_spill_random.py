@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -89,7 +90,7 @@ def check(case: Case, seed: int, private: Callable[..., Cache], connect: Callabl
     def read(rank: int) -> pa.Table:
         client = connect(cache)
         order = {"seed": 7, "epoch": 1, "shuffle": case.shuffle, "clump": case.clump, "global_batch": case.batch}
-        columns = {} if case.columns is None else {"columns": case.columns}
+        columns: dict[str, Any] = {} if case.columns is None else {"columns": case.columns}
         share = {"tail": "keep", "rank": rank, "world": case.readers}
         return client.read(client.command(kind="epoch", **order, **share, **columns))
 

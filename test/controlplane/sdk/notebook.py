@@ -100,6 +100,7 @@ def create(client: TrainerClient, namespace: str) -> dict[str, str]:
 
 def look(client: TrainerClient, name: str) -> dict[str, Any]:
     """Return what the SDK reports of a TrainJob once it runs and its cache is ready."""
+    followed = list(cache_logs(client, name, follow=True))  # from before its step begins
     running = client.wait_for_job_status(name, status={"Running"}, timeout=WAIT, polling_interval=1)
     status = eventually(lambda: cache_status(client, name), lambda s: s.state == "Ready")
     reasons = eventually(
@@ -112,7 +113,7 @@ def look(client: TrainerClient, name: str) -> dict[str, Any]:
         "runtime": running.runtime.name,
         "steps": {step.name: step.status for step in client.get_job(name).steps},
         "log": list(client.get_job_logs(name, step="dataset-initializer")),
-        "followed": list(cache_logs(client, name, follow=True)),
+        "followed": followed,
         "head": list(cache_logs(client, name, server="head")),
         "nodes": list(cache_logs(client, name, server="node")),
         "reasons": reasons,

@@ -27,7 +27,7 @@ with needs("sdk", "kubeflow_datacache.sdk"):
     from kubeflow_datacache.sdk.derive import Derive
     from kubeflow_datacache.sdk.fluid import FluidDatasetInitializer
     from kubeflow_datacache.sdk.initializer import ArrowCacheDatasetInitializer
-    from kubeflow_datacache.sdk.status import CacheStatus, cache_logs, cache_status
+    from kubeflow_datacache.sdk.status import CacheStatus, cache_logs, cache_status, step_logs
 
 __all__ = [
     "ArrowCacheDatasetInitializer",
@@ -36,4 +36,5 @@ __all__ = [
     "FluidDatasetInitializer",
     "cache_logs",
     "cache_status",
+    "step_logs",
 ]

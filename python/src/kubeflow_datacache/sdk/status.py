@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Status and logs of a TrainJob's cache."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ _GROUP, _VERSION, _PLURAL = "datacache.kubeflow.org", "v1alpha1", "datacaches"
 _CACHE, _ROLE = "datacache.kubeflow.org/cache", "datacache.kubeflow.org/role"  # labels of a cache's pods
 # annotation of a TrainJob's Service: namespace/name of the DataCache that it points to
 _USES = "datacache.kubeflow.org/uses"
+_LOOK_SECONDS = 1.0  # until the next look whether a step has begun
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,27 @@ class CacheStatus:
         return f"{self.namespace}/{self.name} {self.state}{loaded}{rows}{size}{why}"
 
 
+def step_logs(client: TrainerClient, job: str, step: str = "node-0") -> Iterator[str]:
+    """Yields the log of a TrainJob's step from its begin to its end, which may both be ahead.
+
+    The SDK's get_job_logs(follow=True) yields nothing of a step whose pod has not started yet. If the TrainJob ends
+    without the step, so does the log.
+
+    Args:
+        client: a client of the TrainJob's namespace.
+        job: the TrainJob's name.
+        step: "node-0", "node-1" and so on for the training, "dataset-initializer" for the wait for the caches.
+    """
+    while True:
+        now = client.get_job(job)
+        if any(each.name == step and each.status not in (None, "Pending") for each in now.steps):
+            yield from client.get_job_logs(name=job, step=step, follow=True)
+            return
+        if now.status in ("Complete", "Failed"):
+            return
+        time.sleep(_LOOK_SECONDS)
+
+
 def cache_logs(
     client: TrainerClient, job: str, *, follow: bool = False, server: str | None = None, cache: str | None = None
 ) -> Iterator[str]:
@@ -58,7 +81,8 @@ def cache_logs(
     Args:
         client: a client of the TrainJob's namespace.
         job: the TrainJob's name.
-        follow: whether to continue until the pod ends; for one pod only.
+        follow: whether to continue until the pod ends, for one pod only. The log of the wait may be followed before
+            its pod starts.
         server: None for the log of the wait; "head", "node" or a pod's name for servers. With several pods, each line
             begins with the pod's name.
         cache: which cache's servers, if the TrainJob's storageUri names several: its name as written there; None for
@@ -71,7 +95,8 @@ def cache_logs(
             and to get pods/log.
     """
     if server is None:
-        return client.get_job_logs(name=job, step="dataset-initializer", follow=follow)
+        wait = "dataset-initializer"
+        return step_logs(client, job, wait) if follow else client.get_job_logs(name=job, step=wait)
     backend = _backend(client)
     namespace, name = _cache_of(backend, job, cache)
     pods = {
