@@ -75,6 +75,9 @@ func (s *Store) listLocal(ctx context.Context, uri string, loc location, yield f
 			folder, err = filepath.Clean(loc.decoded), nil
 		}
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("there is no file or folder of this name on this machine: check the path (%w)", err)
+	}
 	if err == nil {
 		err = walk(ctx, folder, "", yield)
 	}

@@ -160,6 +160,11 @@ func TestListMayBeDenied(t *testing.T) {
 	checkError(t, err, fs.ErrPermission, []string{"s3:ListBucket", "bucket"})
 }
 
+func TestListOfNothing(t *testing.T) {
+	_, err := list(t, New(Config{}), filepath.Join(t.TempDir(), "none"))
+	checkError(t, err, fs.ErrNotExist, []string{"no file or folder of this name", "check the path"})
+}
+
 func TestListOfLinksThatLeadBack(t *testing.T) {
 	folder := t.TempDir()
 	if err := os.Symlink(folder, filepath.Join(folder, "again")); err != nil {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
 
@@ -37,6 +38,9 @@ func levelsOf(p string) ([]level, error) {
 			decoded, err := url.PathUnescape(*text)
 			if err != nil {
 				return nil, fmt.Errorf("%s: the folder %q has a broken escape: rename it, or say that folder names are no columns (partitions off)", p, part)
+			}
+			if !utf8.ValidString(decoded) {
+				return nil, fmt.Errorf("%s: the folder %q is no UTF-8 text: rename it, or say that folder names are no columns (partitions off)", p, part)
 			}
 			*text = decoded
 		}

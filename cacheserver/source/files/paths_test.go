@@ -33,6 +33,7 @@ func TestColumnsOfFolderNames(t *testing.T) {
 		"one level less":    {[]string{"a=1/b=1/f", "a=1/f"}, "name the columns"},
 		"twice":             {[]string{"a=1/a=1/f"}, "two folders give column"},
 		"broken escape":     {[]string{"a=%zz/f"}, "broken escape"},
+		"no UTF-8 text":     {[]string{"a=1/f", "a=%FF/f"}, `the folder "a=%FF" is no UTF-8 text`},
 		"the file's name":   {[]string{"a=1.parquet"}, ""},
 		"no name before it": {[]string{"=1/f"}, ""},
 	}
