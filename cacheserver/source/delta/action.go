@@ -115,8 +115,11 @@ func parseActions(text []byte) ([]action, error) {
 	return actions, nil
 }
 
-// features are the features of tables that this package reads.
-var features = []string{columnMapping, "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+// features are the features of tables that this package reads. Those of variants change nothing but columns of that type, which are refused.
+var features = []string{
+	columnMapping, "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck",
+	"variantType", "variantType-preview", "variantShredding", "variantShredding-preview",
+}
 
 const columnMapping = "columnMapping"
 

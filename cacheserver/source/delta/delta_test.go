@@ -110,6 +110,20 @@ func TestSchemaChanges(t *testing.T) {
 	m.want(m.versionOf(0), rowsOf(1))
 }
 
+// TestNamesInAnotherCase reads columns that files write in letters of another case, as Spark does, and a table with a feature that no column uses.
+func TestNamesInAnotherCase(t *testing.T) {
+	m := makeTable(t)
+	field := strings.Replace(idField, `"id"`, `"ID"`, 1)
+	m.commit(protocolOf(3, "deletionVectors", "variantType"), metaOf(field, nil), m.add("0.parquet", 1, 1, 2))
+	m.want(m.source(), `{"ID":1}`+"\n"+`{"ID":2}`+"\n")
+
+	both := makeTable(t)
+	columns := []arrow.Field{nullable("Id", longType), nullable("ID", longType)}
+	size := both.parquet("0.parquet", columns, `[{"Id":1,"ID":2}]`)
+	both.commit(protocolOf(1), metaOf(field, nil), object{"add": object{"path": "0.parquet", "size": size, "modificationTime": 2, "partitionValues": object{}}})
+	both.want(both.source(), `{"ID":2}`+"\n")
+}
+
 // TestColumnMapping reads columns by physical names, and by ids, after one was renamed and one dropped and added again.
 func TestColumnMapping(t *testing.T) {
 	field := func(name, physical string, id int) string {
@@ -261,6 +275,16 @@ func TestRefuses(t *testing.T) {
 			m.commit(protocolOf(1), metaOf(idField+`,{"name":"v","type":"variant","nullable":true,"metadata":{}}`, nil))
 		},
 			[]string{`"v"`, `"variant"`, "leave the column out"}},
+		"a column twice": {func(m *madeTable) { m.commit(protocolOf(1), metaOf(idField+","+idField, nil)) }, []string{`"id"`, "two fields have the name id"}},
+		"a field twice": {func(m *madeTable) {
+			m.commit(protocolOf(1), metaOf(`{"name":"s","type":{"type":"struct","fields":[`+idField+","+idField+`]},"nullable":true,"metadata":{}}`, nil))
+		}, []string{`"s"`, "two fields have the name id"}},
+		"a physical name twice": {func(m *madeTable) {
+			const a = `{"name":"a","type":"long","nullable":true,"metadata":{"delta.columnMapping.id":1,"delta.columnMapping.physicalName":"x"}}`
+			b := strings.NewReplacer(`"a"`, `"b"`, ":1,", ":2,").Replace(a)
+			m.commit(protocolOf(2), metaOf(a+","+b, map[string]string{"delta.columnMapping.mode": "name"}))
+		}, []string{`"b"`, "two fields have the delta.columnMapping.physicalName x"}},
+		"an empty commit":     {func(m *madeTable) { m.commit(start(m)...); m.commit() }, []string{"00000000000000000001.json: it has no actions"}},
 		"a commit is missing": {func(m *madeTable) { m.commit(start(m)...); m.next++; m.commit() }, []string{"version 2", "00000000000000000001.json is missing"}},
 		"the log was cleaned": {func(m *madeTable) { m.next = 3; m.commit(start(m)...) }, []string{"00000000000000000000.json is missing"}},
 		"no commits":          {func(m *madeTable) { m.write(logFolder+"/x.crc", nil) }, []string{"neither commits nor checkpoints"}},

@@ -168,6 +168,9 @@ func (l *tableLog) readJSON(ctx context.Context, e objstore.Entry) ([]action, er
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: restore it", e.URI, err)
 	}
+	if len(actions) == 0 {
+		return nil, fmt.Errorf("%s: it has no actions, as if its writer had been cut off: restore it, or remove it if no version follows", e.URI)
+	}
 	return actions, nil
 }
 

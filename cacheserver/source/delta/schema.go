@@ -4,12 +4,14 @@
 package delta
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 
@@ -64,10 +66,10 @@ func parseSchema(m *metaData, mode string, selected []string) (*schema, error) {
 		return nil, fmt.Errorf("metaData.schemaString %.40q is no schema: restore the log", m.Schema)
 	}
 	r := &schemaReader{mode: mode, next: firstOwn}
-	s := &schema{physical: map[int]string{}}
+	s, seen := &schema{physical: map[int]string{}}, map[string]bool{}
 	for _, f := range all.Fields {
 		field, name, err := r.field(f, 0)
-		if err != nil {
+		if err = cmp.Or(err, f.among(seen)); err != nil {
 			if len(selected) > 0 && !slices.Contains(selected, f.Name) {
 				continue
 			}
@@ -79,6 +81,17 @@ func parseSchema(m *metaData, mode string, selected []string) (*schema, error) {
 		}
 	}
 	return s, nil
+}
+
+// among returns an error if the field has a name, or a physical name, of one seen before, and adds it to these.
+func (f *schemaField) among(seen map[string]bool) error {
+	for _, name := range []string{"name " + f.Name, "delta.columnMapping.physicalName " + f.Metadata.Name} {
+		if seen[name] && !strings.HasSuffix(name, " ") {
+			return fmt.Errorf("two fields have the %s: restore the log", name)
+		}
+		seen[name] = true
+	}
+	return nil
 }
 
 func (r *schemaReader) field(f schemaField, depth int) (column.Field, parquet.MappedName, error) {
@@ -101,7 +114,7 @@ func (r *schemaReader) field(f schemaField, depth int) (column.Field, parquet.Ma
 func (r *schemaReader) typed(name string, raw json.RawMessage, null bool, depth int) (column.Field, parquet.MappedName, error) {
 	r.next++
 	f := column.Field{ID: r.next, Name: name, Required: !null}
-	mapped := parquet.MappedName{Names: []string{name}, ID: f.ID}
+	mapped := parquet.MappedName{Names: []string{name}, ID: f.ID, AnyCase: r.mode == ""} // as Spark reads it
 	var err error
 	if json.Unmarshal(raw, &f.TypeName) == nil {
 		f.Type, err = primitive(f.TypeName)
@@ -118,8 +131,9 @@ func (r *schemaReader) typed(name string, raw json.RawMessage, null bool, depth 
 	}
 	switch nested.Type {
 	case "struct":
+		seen := map[string]bool{}
 		for _, kid := range nested.Fields {
-			if err = add(r.field(kid, depth+1)); err != nil {
+			if err = cmp.Or(add(r.field(kid, depth+1)), kid.among(seen)); err != nil {
 				return f, mapped, err
 			}
 		}

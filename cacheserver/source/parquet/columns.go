@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -24,9 +25,10 @@ type NameMapping []MappedName
 
 // MappedName assigns a field id to columns with any of some names, and those of Kids to what is within them.
 type MappedName struct {
-	Names []string
-	ID    int // 0: none
-	Kids  NameMapping
+	Names   []string
+	AnyCase bool // also to a column whose name differs in the case of letters only, if the file has none of the names
+	ID      int  // 0: none
+	Kids    NameMapping
 }
 
 // NamesOf is the name mapping of columns that files call as the table does.
@@ -87,18 +89,29 @@ func columnsOf(manifest *pqarrow.SchemaManifest) []*fileColumn {
 
 // assign replaces the field ids of columns by those that names assigns.
 func assign(columns []*fileColumn, names NameMapping) {
-	byName := make(map[string]*MappedName, len(names))
+	byName, anyCase := make(map[string]*MappedName, len(names)), map[string]*MappedName{}
 	for i := range names {
 		for _, name := range names[i].Names {
 			if names[i].ID != 0 && byName[name] == nil {
 				byName[name] = &names[i]
 			}
+			if names[i].ID != 0 && names[i].AnyCase && anyCase[strings.ToLower(name)] == nil {
+				anyCase[strings.ToLower(name)] = &names[i]
+			}
 		}
 	}
+	found := make(map[*MappedName]bool, len(names)) // by one of its names
 	for _, c := range columns {
+		found[byName[c.name]] = true
+	}
+	for _, c := range columns {
+		m := byName[c.name]
+		if other := anyCase[strings.ToLower(c.name)]; m == nil && !found[other] {
+			m = other
+		}
 		c.id = 0
 		var kids NameMapping
-		if m := byName[c.name]; m != nil {
+		if m != nil {
 			c.id, kids = m.ID, m.Kids
 		}
 		assign(c.kids, kids)
