@@ -30,6 +30,7 @@ from kubeflow_datacache import (
     BalancedLoader,
     ColumnError,
     DataCache,
+    DataCacheError,
     Pack,
     PackedBatch,
     PackLoader,
@@ -235,6 +236,8 @@ def comparable(step: RankStep) -> Any:
 def test_values_of_packs(cache: DataCache) -> None:
     pack, lengths = Pack("input_ids", tokens=256, packs=12, multiple=8, labels="mask"), lengths_of(ROWS)
     for batch in itertools.islice(ranks_of(cache, 5, pack, columns=["id", "input_ids", "mask"])[3], 3):
+        with pytest.raises(DataCacheError, match=r"weight with Pack\(labels=\): .* sum \(labels != -100\)"):
+            batch.weight  # noqa: B018
         for packed in batch.packs:
             ids = packed.rows["id"].to_pylist()
             assert packed.lengths.tolist() == [lengths[i] for i in ids]

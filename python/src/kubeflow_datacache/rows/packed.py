@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kind
 
-from kubeflow_datacache.errors import ColumnError
+from kubeflow_datacache.errors import ColumnError, DataCacheError
 from kubeflow_datacache.extras import needs
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.order.pack import Pack
@@ -165,10 +165,7 @@ class _Flat:
 class PackedBatch(Batch):
     """One rank's packs of one step; also a Batch of their rows, in the order of the packs.
 
-    packs: one for each micro-batch, as many for every rank. A piece of a row counts as a row. weight: what to multiply
-    the sum of the losses of this rank's tokens by: world size / tokens of the step over all ranks, without the first of
-    each sequence, which is no label. The mean over ranks, which frameworks take of gradients, is then the mean over
-    these tokens. With a column of labels, divide by your own count.
+    packs: one for each micro-batch, as many for every rank. A piece of a row counts as a row.
     """
 
     __slots__ = ("_pack", "_packs", "_step")
@@ -179,7 +176,8 @@ class PackedBatch(Batch):
         super().__init__(origin, block, index, step)
         self._pack, self._step = pack, own
         self._packs: list[Packed] | None = None
-        self.weight = origin[1].world / max(1, own.tokens - own.sequences)
+        if pack.labels is None:
+            self._weight = origin[1].world / max(1, own.tokens - own.sequences)
 
     @property
     def packs(self) -> list[Packed]:
@@ -193,6 +191,25 @@ class PackedBatch(Batch):
                 self._packs.append(Packed(own, pieces, self._pack, full=self._pack.tokens))
                 first += own.num_rows
         return self._packs
+
+    @property
+    def weight(self) -> float:
+        """What to multiply the sum of the losses of this rank's tokens by.
+
+        World size / tokens of the step over all ranks, without the first of each sequence, which is no label. The mean
+        over ranks, which frameworks take of gradients, is then the mean over these tokens. Raises DataCacheError with a
+        column of labels: a rank has not read which labels of the others are -100.
+        """
+        if getattr(self, "_weight", None) is None:
+            raise DataCacheError(
+                "weight with Pack(labels=): only the ranks together know how many labels count: sum (labels != -100)"
+                " over them, and multiply the losses by the number of ranks / that sum"
+            )
+        return super().weight
+
+    @weight.setter
+    def weight(self, weight: float) -> None:
+        self._weight = weight
 
     @property
     def planned(self) -> RankStep:
