@@ -7,6 +7,7 @@ python interrupted.py ENDPOINT CALL. It prints a line when the servers are to st
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -161,6 +162,7 @@ CALLS = {
 
 def main() -> None:
     """Makes the call that the command line names."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
     endpoint, call = sys.argv[1:]
     CALLS[call](DataCache(endpoint, retry_seconds=1e6), call.replace("_", "-"))
 
