@@ -336,7 +336,7 @@ func commandError(err error) error {
 	return fmt.Errorf("command: not a JSON object of wire contract v%d: %w", Version, err)
 }
 
-// misfit replaces the error for a value that is of another type than its field by one in the terms of JSON. It returns other errors as they are.
+// misfit rewrites the error for a JSON value of the wrong type, which encoding/json words in terms of Go. It returns other errors unchanged.
 func misfit(err error) error {
 	var wrong *json.UnmarshalTypeError
 	if !errors.As(err, &wrong) {

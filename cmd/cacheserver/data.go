@@ -49,7 +49,7 @@ func (f *dataFlags) register(flags *pflag.FlagSet, env command.Env) {
 // wholeProcess is the resident memory of a process besides what is in the budget: 48 MiB of code, and as much for the Go heap.
 const wholeProcess = 96 << 20
 
-// leastLimit is the minimum of --memory-limit: with less there is no room for connections, of which the first is that of a data node to its head.
+// leastLimit is the minimum of --memory-limit. With less, a data node has no memory for connections, and cannot even join its head.
 const leastLimit = 256 << 10
 
 // memoryLimit parses --memory-limit. With rows on disk a number of bytes is the limit of the whole process, as a share of its container always is: what

@@ -73,13 +73,13 @@ func Complete(cmd *cobra.Command) {
 	}
 }
 
-// wanted says what a flag of a type takes.
+// wanted says which values flags take, by the type of the flag.
 var wanted = map[string]string{
 	"bool": "true or false", "duration": "a duration, such as 90s or 10m", "float64": "a number",
 	"int": "a whole number", "int32": "a whole number", "int64": "a whole number", "uint": "a whole number of at least 0", "uint64": "a whole number of at least 0",
 }
 
-// FlagError replaces the error for a flag's value by one in the user's terms. It is for cobra's SetFlagErrorFunc.
+// FlagError rewrites the error for a flag's value, which pflag words in terms of Go's parsers. It is for cobra's SetFlagErrorFunc.
 func FlagError(_ *cobra.Command, err error) error {
 	var wrong *pflag.InvalidValueError
 	if !errors.As(err, &wrong) {

@@ -162,7 +162,9 @@ CALLS = {
 
 def main() -> None:
     """Makes the call that the command line names."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # where the parent ignores SIGINT, as for a background job of a shell, Python installs no handler
     endpoint, call = sys.argv[1:]
     CALLS[call](DataCache(endpoint, retry_seconds=1e6), call.replace("_", "-"))
 

@@ -51,7 +51,7 @@ def test_every_call_ends(server_process: tuple[str, Process], call: str) -> None
         try:
             child.stdin.write("go\n")
             child.stdin.flush()
-            pause(0.3)  # the call waits by then; should it not, the test is only weaker
+            pause(0.3)  # for the call to reach its wait; if it has not, Ctrl-C only comes earlier than meant
             child.send_signal(signal.SIGINT)
             began = time.monotonic()
             child.wait(limit())

@@ -1,6 +1,9 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Every public argument gets values of wrong types and sizes: it takes them, or the error names it, for a user."""
+"""Every public argument gets values of wrong types and sizes: an error that this raises names it, in words for users.
+
+Whether a value that is taken makes sense is not checked here.
+"""
 
 from __future__ import annotations
 
@@ -36,18 +39,18 @@ from kubeflow_datacache import (
 
 ROWS = 200
 TABLE = pa.table({"id": range(10)})
-# What a message of Go, of C++, of gRPC or of Python's own says, and no message for a user.
+# Words of errors that come from Go, C++, gRPC or Python itself, and were not written for users.
 INTERNAL = re.compile(
     r"json:|strconv|_thread\.|pickle|cannot unmarshal|object has no attribute|operand|subscriptable"
     r"|iterable"
     r"|unexpected keyword|positional|invalid literal|format requires|expected |has no len|not callable|serializable"
 )
-# Errors of a value that is right by itself.
+# Arguments whose errors need not name them: each value that is refused is valid by itself.
 OTHERWISE = {
-    ("commit", "dataset"), ("commit", "table"), ("commit", "mode"),  # there is no such dataset, or no catalog
-    ("from_env", "environ"),  # it names no cache
-    ("Pack", "labels"),  # a column of another type
-    ("Table.filter", "condition"),  # the server says what is wrong with its text
+    ("commit", "dataset"), ("commit", "table"), ("commit", "mode"),  # the cache has no such dataset, and no catalog
+    ("from_env", "environ"),  # an empty dict is valid, but says nothing of a cache
+    ("Pack", "labels"),  # "x" is a column, but none of lists
+    ("Table.filter", "condition"),  # "x" is a condition, but none for a column of numbers
 }  # fmt: skip
 
 
@@ -59,7 +62,7 @@ class Odd:
 
 
 WRONG = [None, "x", "", -1, 0, 1.5, 2**70, True, [], [1], {}, Odd(), b"x", float("nan")]
-Case = tuple[Callable[..., Any], dict[str, Any], list[str]]  # a call, right arguments, and the arguments to vary
+Case = tuple[Callable[..., Any], dict[str, Any], list[str]]  # a call, valid arguments, and the arguments to vary
 
 
 @pytest.fixture(scope="module")

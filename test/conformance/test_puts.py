@@ -264,7 +264,8 @@ def restarted(writer: Writer, cache: Cache, *names: str) -> None:
         try:
             writer.act("put.drop", dataset="none")
         except pa.ArrowException as error:
-            return code_of(error) == "NOT_FOUND"  # UNAVAILABLE until the data nodes have joined again
+            # Until the data nodes have joined again, the head answers UNAVAILABLE.
+            return code_of(error) == "NOT_FOUND"
         return False
 
     eventually(f"the data nodes after {names} were killed", known)

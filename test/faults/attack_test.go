@@ -47,7 +47,7 @@ func (c *cluster) takeTicket() []byte {
 // exchange sends messages to the first data node and returns the error that ends the call.
 func (c *cluster) exchange(ctx context.Context, messages ...*flight.FlightData) error {
 	c.t.Helper()
-	ctx, done := context.WithCancel(ctx) // closes the connections
+	ctx, done := context.WithCancel(ctx) // done closes the connections
 	defer done()
 	stream, err := service(ctx, c.t, c.nodeAddrs[0]).DoExchange(ctx)
 	if err != nil {

@@ -76,7 +76,7 @@ func epochOf(e epoch.Epoch, s epoch.Share) *flight.FlightDescriptor {
 
 // info sends one GetFlightInfo to the head.
 func (c *cluster) info(ctx context.Context, d *flight.FlightDescriptor) (*flight.FlightInfo, error) {
-	ctx, done := context.WithCancel(ctx) // closes the connections
+	ctx, done := context.WithCancel(ctx) // done closes the connections
 	defer done()
 	conn, err := dial(ctx, c.headAddr)
 	if err != nil {
@@ -168,7 +168,7 @@ func (s *stream) rest() ([]int64, error) {
 
 // shard reads a share by reading its endpoints one after the other.
 func (c *cluster) shard(ctx context.Context, index, total int) ([]int64, error) {
-	ctx, done := context.WithCancel(ctx) // closes the connections
+	ctx, done := context.WithCancel(ctx) // done closes the connections
 	defer done()
 	info, err := c.info(ctx, shardOf(index, total))
 	if err != nil {
@@ -289,7 +289,7 @@ func (e *epochReader) end() error {
 
 // wholeEpoch reads an epoch from start to end.
 func (c *cluster) wholeEpoch(ctx context.Context, e epoch.Epoch, s epoch.Share) ([]int64, error) {
-	ctx, done := context.WithCancel(ctx) // closes the connections
+	ctx, done := context.WithCancel(ctx) // done closes the connections
 	defer done()
 	read, err := c.epoch(ctx, e, s)
 	if err != nil {

@@ -220,7 +220,7 @@ func TestPfio(t *testing.T) {
 	}
 
 	write(t, tokenFile, "expired")
-	deadline.Eventually(t, func() error { // pfio reads the token file once a second at most
+	deadline.Eventually(t, func() error { // pfio reads the token file again after a second
 		if got := r.read("plain"); got != "changed behind the cache's back" {
 			return fmt.Errorf("with a bad token: %q, want the origin's", got)
 		}

@@ -157,7 +157,7 @@ func TestMemoryLimit(t *testing.T) {
 			if peak := m.p.peak(); peak > most {
 				t.Errorf("%d MiB resident, want at most %d", peak>>20, most>>20)
 			}
-			deadline.Eventually(t, func() error { // the server frees the memory of connections shortly after they end
+			deadline.Eventually(t, func() error { // the memory of a connection is released shortly after it was closed
 				status, text, err := m.p.exchange(http.MethodPut, "open/after", "x")
 				if err == nil && status != http.StatusCreated {
 					err = fmt.Errorf("PUT afterwards: %d %s", status, text)

@@ -127,7 +127,8 @@ type cut struct {
 	rows      int
 }
 
-// meanBytes is the mean size of a row for cuts. Where rows are read from files, it counts all columns: whole rows are in memory while a message is made.
+// meanBytes is the mean size of a row for cuts: of the columns that are sent or, where rows are read from spill files, of all columns, since whole
+// rows are in memory while a message is made.
 func (l Lent) meanBytes() int64 {
 	mean := l.Rows.MeanBytes(l.Columns)
 	if l.Sweep == nil {

@@ -138,7 +138,7 @@ func TestStreamsShareMemory(t *testing.T) {
 	}
 }
 
-// oneRun is the walk over so many rows in order.
+// oneRun is a walk over the rows from next to end, which yields one run at a time.
 type oneRun struct{ next, end uint64 }
 
 func (o *oneRun) Next(runs []rows.Run, positions uint64) (n int, passed uint64) {
@@ -150,7 +150,7 @@ func (o *oneRun) Next(runs []rows.Run, positions uint64) (n int, passed uint64) 
 	return 1, passed
 }
 
-// TestPartsOfLongRuns checks that a part has no more rows than it should, although they are consecutive.
+// TestPartsOfLongRuns checks that the size of a part is bounded also where a single run has more rows than a part may have.
 func TestPartsOfLongRuns(t *testing.T) {
 	for _, every := range []cut{{positions: endless, rows: 60}, {positions: 60, rows: endless}} {
 		next := parts(&oneRun{end: 1000}, every, nil, every.positions)

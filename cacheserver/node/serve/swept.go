@@ -54,7 +54,7 @@ func parts(walk walk, every cut, unsent []rows.Run, left uint64) sweep.Walk {
 		}
 		for runs, unsent = append(list[:0], unsent...), nil; ; {
 			size, positions := blockRuns, left
-			if count < most { // a run has at least a row, and a position at most one: more of them may be far more than a part of long rows
+			if count < most { // a run has one row or more, and a position one row or none: without both bounds a part could get far more than most rows
 				size, positions = min(size, most-count), min(positions, uint64(most-count))
 			}
 			runs = slices.Grow(runs, size)

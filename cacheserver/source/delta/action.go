@@ -115,7 +115,7 @@ func parseActions(text []byte) ([]action, error) {
 	return actions, nil
 }
 
-// features are the features of tables that this package reads. Those of variants change nothing but columns of that type, which are refused.
+// features are the reader features that this package supports. Those of variants concern only columns of that type, which are refused.
 var features = []string{
 	columnMapping, "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck",
 	"variantType", "variantType-preview", "variantShredding", "variantShredding-preview",

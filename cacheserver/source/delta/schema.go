@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 
@@ -66,10 +65,10 @@ func parseSchema(m *metaData, mode string, selected []string) (*schema, error) {
 		return nil, fmt.Errorf("metaData.schemaString %.40q is no schema: restore the log", m.Schema)
 	}
 	r := &schemaReader{mode: mode, next: firstOwn}
-	s, seen := &schema{physical: map[int]string{}}, map[string]bool{}
+	s, seen := &schema{physical: map[int]string{}}, map[fieldName]bool{}
 	for _, f := range all.Fields {
 		field, name, err := r.field(f, 0)
-		if err = cmp.Or(err, f.among(seen)); err != nil {
+		if err = cmp.Or(err, f.distinct(seen)); err != nil {
 			if len(selected) > 0 && !slices.Contains(selected, f.Name) {
 				continue
 			}
@@ -83,13 +82,16 @@ func parseSchema(m *metaData, mode string, selected []string) (*schema, error) {
 	return s, nil
 }
 
-// among returns an error if the field has a name, or a physical name, of one seen before, and adds it to these.
-func (f *schemaField) among(seen map[string]bool) error {
-	for _, name := range []string{"name " + f.Name, "delta.columnMapping.physicalName " + f.Metadata.Name} {
-		if seen[name] && !strings.HasSuffix(name, " ") {
-			return fmt.Errorf("two fields have the %s: restore the log", name)
+// fieldName is a name of a field of a struct.
+type fieldName struct{ kind, name string }
+
+// distinct returns an error if a field before has the same name or physical name. seen has the names of these, and gets those of f.
+func (f *schemaField) distinct(seen map[fieldName]bool) error {
+	for _, own := range []fieldName{{"name", f.Name}, {"delta.columnMapping.physicalName", f.Metadata.Name}} {
+		if own.name != "" && seen[own] {
+			return fmt.Errorf("two fields have the %s %s: restore the log", own.kind, own.name)
 		}
-		seen[name] = true
+		seen[own] = true
 	}
 	return nil
 }
@@ -114,7 +116,7 @@ func (r *schemaReader) field(f schemaField, depth int) (column.Field, parquet.Ma
 func (r *schemaReader) typed(name string, raw json.RawMessage, null bool, depth int) (column.Field, parquet.MappedName, error) {
 	r.next++
 	f := column.Field{ID: r.next, Name: name, Required: !null}
-	mapped := parquet.MappedName{Names: []string{name}, ID: f.ID, AnyCase: r.mode == ""} // as Spark reads it
+	mapped := parquet.MappedName{Names: []string{name}, ID: f.ID, AnyCase: r.mode == ""} // Spark resolves names without regard to case
 	var err error
 	if json.Unmarshal(raw, &f.TypeName) == nil {
 		f.Type, err = primitive(f.TypeName)
@@ -131,9 +133,9 @@ func (r *schemaReader) typed(name string, raw json.RawMessage, null bool, depth 
 	}
 	switch nested.Type {
 	case "struct":
-		seen := map[string]bool{}
+		seen := map[fieldName]bool{}
 		for _, kid := range nested.Fields {
-			if err = cmp.Or(add(r.field(kid, depth+1)), kid.among(seen)); err != nil {
+			if err = cmp.Or(add(r.field(kid, depth+1)), kid.distinct(seen)); err != nil {
 				return f, mapped, err
 			}
 		}

@@ -26,7 +26,7 @@ type NameMapping []MappedName
 // MappedName assigns a field id to columns with any of some names, and those of Kids to what is within them.
 type MappedName struct {
 	Names   []string
-	AnyCase bool // also to a column whose name differs in the case of letters only, if the file has none of the names
+	AnyCase bool // if the file has none of the names, a column whose name differs only in the case of letters gets the id
 	ID      int  // 0: none
 	Kids    NameMapping
 }
@@ -100,7 +100,7 @@ func assign(columns []*fileColumn, names NameMapping) {
 			}
 		}
 	}
-	found := make(map[*MappedName]bool, len(names)) // by one of its names
+	found := make(map[*MappedName]bool, len(names)) // the file has a column of exactly one of the names
 	for _, c := range columns {
 		found[byName[c.name]] = true
 	}

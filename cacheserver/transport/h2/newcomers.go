@@ -24,8 +24,8 @@ const (
 
 // Newcomers are the connections of a server that have not made a call yet: silent ones, and those in a handshake. Their number is bounded. When
 // all places are taken, the next connection gets that of the oldest newcomer, which is closed, so that whoever keeps connections without a call
-// keeps nobody out. As long as the server is slow to read or to handle what one has sent, that one is not to blame and keeps its place, though for
-// HandshakeTime at most. Make it with NewNewcomers; it is safe for concurrent use.
+// keeps nobody out. A newcomer keeps its place, for HandshakeTime at most, while the server has not yet read or handled what it has sent.
+// Make it with NewNewcomers; it is safe for concurrent use.
 type Newcomers struct {
 	memory Memory
 	each   int64
@@ -43,7 +43,7 @@ type Newcomer struct {
 	net.Conn
 	among   *Newcomers
 	since   time.Time
-	reading atomic.Bool // the server waits for bytes
+	reading atomic.Bool // a Read is waiting for bytes of the client
 }
 
 // Read implements net.Conn.
@@ -53,7 +53,7 @@ func (o *Newcomer) Read(p []byte) (int, error) {
 	return o.Conn.Read(p)
 }
 
-// mayGiveWay reports whether another may get the place: the client has not sent what it was waited for, or has been here for too long.
+// mayGiveWay reports whether another connection may get the place: the server waits for the client, or HandshakeTime has passed.
 func (o *Newcomer) mayGiveWay(now time.Time) bool {
 	return o.reading.Load() && !hasUnread(o.Conn) || now.Sub(o.since) > HandshakeTime
 }
@@ -87,7 +87,7 @@ func (n *Newcomers) add(one *Newcomer, now time.Time) (oldest *Newcomer, wait ti
 	defer n.mu.Unlock()
 	if places := min(max(n.memory.Free()/n.each, leastPlaces), mostPlaces); int64(len(n.all)) >= places {
 		i := slices.IndexFunc(n.all, func(one *Newcomer) bool { return one.mayGiveWay(now) })
-		if i < 0 { // none is to blame
+		if i < 0 { // the server has to read and handle bytes of all of them first
 			return nil, behind
 		}
 		oldest = n.all[i]

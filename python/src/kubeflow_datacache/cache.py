@@ -107,11 +107,8 @@ class DataCache(Readable):
         self.endpoint = endpoint
         self._name = None if dataset is None else check_text("dataset", dataset)
         self.retry_seconds = check_seconds("retry_seconds", retry_seconds)
-        self._credentials, self._transport, self._narrow = (
-            Credentials.of(credentials),
-            transport,
-            check_bool("narrow", narrow),
-        )
+        self._credentials, self._transport = Credentials.of(credentials), transport
+        self._narrow = check_bool("narrow", narrow)
         self._reset()
 
     @classmethod

@@ -189,10 +189,8 @@ class Credentials:
         else:
             try:
                 token = Path(self.token).read_text()
-            except (
-                OSError,
-                UnicodeDecodeError,
-            ) as error:  # the message leaves the value out: it may be the token itself
+            except (OSError, UnicodeDecodeError) as error:
+                # The message leaves the value out, as it may be the token itself.
                 reason = error.strerror if isinstance(error, OSError) else "it holds no text"
                 raise ValueError(
                     "token: want the path of a file that holds it, or a function that returns it; no such file can be"

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import wait as wait_for
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from kubeflow_datacache.errors import TransformError
+from kubeflow_datacache.threads import LAST_SECONDS
 
-_LAST: Final = 0.3  # seconds that work in progress has when a pool is shut down
 _child: dict[str, Any] = {}  # of a child process: "packed" is the pickled function, "function" the unpickled one
 
 
@@ -66,13 +66,14 @@ def pool(processes: int, function: bytes) -> ProcessPoolExecutor:
 
 
 class Pool(ProcessPoolExecutor):
-    """Processes of which nobody waits for a function that takes long, when it is shut down."""
+    """A ProcessPoolExecutor whose shutdown does not wait for functions that take long."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """As ProcessPoolExecutor's; what is in progress after a moment is ended with its process."""
-        children = list((self._processes or {}).values())  # from Python 3.14 on, terminate_workers() does the same
+        """As ProcessPoolExecutor's, but kills the processes that are still at work after LAST_SECONDS."""
+        # Before Python 3.14, with its kill_workers(), the base class has no public way to reach its processes.
+        children = list((self._processes or {}).values())
         super().shutdown(wait=False, cancel_futures=cancel_futures)
-        end = time.monotonic() + _LAST
+        end = time.monotonic() + LAST_SECONDS
         while children and (left := end - time.monotonic()) > 0:
             wait_for([child.sentinel for child in children], left)
             children = [child for child in children if child.is_alive()]

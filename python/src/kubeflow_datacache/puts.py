@@ -29,7 +29,6 @@ from kubeflow_datacache.codes import CALL_ERRORS, code_of, reason_of
 from kubeflow_datacache.errors import ColumnError, DataCacheError, RefusedError
 from kubeflow_datacache.fetch.retry import Attempts
 from kubeflow_datacache.monitoring.part_progress import PartProgress
-from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.threads import DaemonThreads
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ MOST_PARTS: Final = 1 << 16
 _PAGE: Final = 1000  # parts in an answer of put.status
 _RECEIPTS: Final = 250  # in a message, which may have 128 KiB
 _REFUSED: Final = {"ALREADY_EXISTS", "FAILED_PRECONDITION", "UNAUTHENTICATED"}
-_LAST_WORD: Final = 0.3  # seconds after Ctrl-C for the cache to hear of it
 _SHOWN: Final = 60  # characters of a wrong value in an error
 _PANDAS: Final = b"pandas"  # key of the schema's metadata that pandas writes, and that differs between equal rows
 
@@ -114,10 +112,10 @@ def put(
     except Exception:
         started.abort()
         raise
-    except BaseException:  # Ctrl-C: the cache may not answer
-        last = threading.Thread(target=started.abort, daemon=True)
-        last.start()
-        last.join(_LAST_WORD)
+    except BaseException:  # such as Ctrl-C, after which nobody waits for a cache that does not answer
+        last = DaemonThreads(1, "datacache-abort")
+        last.submit(started.abort)
+        last.shutdown()
         raise
 
 
@@ -178,11 +176,10 @@ class Put:
         cache's retry_seconds.
         """
         check_int("attempt", attempt, 1, 1 << 31)
-        check_int("part", part, 0, self.parts, "parts")
-        (receipt,) = self._send_parts({part: batches}, 1, attempt=attempt)
+        (receipt,) = self._send_parts([(part, batches)], 1, attempt=attempt)
         return receipt
 
-    def _try_send(self, part: int, batches: Callable[[], Batches], attempt: int, stop: Stop) -> str:
+    def _try_send(self, part: int, batches: Callable[[], Batches], attempt: int, stop: threading.Event) -> str:
         what = f"put part {part} of {self.name!r}"
         attempts = Attempts(what, self._cache.retry_seconds, stop)
         while True:
@@ -216,19 +213,19 @@ class Put:
         """
         check_mapping("parts", parts, "{0: lambda: [table]}")
         show = check_bool("progress", progress)
-        return self._send_parts(parts, check_int("workers", workers, 1), show=show)
+        return self._send_parts(list(parts.items()), check_int("workers", workers, 1), show=show)
 
     def _send_parts(
-        self, parts: Mapping[int, Callable[[], Batches]], workers: int, *, attempt: int = 1, show: bool = False
+        self, parts: Sequence[tuple[int, Callable[[], Batches]]], workers: int, *, attempt: int = 1, show: bool = False
     ) -> list[str]:
-        for number, batches in parts.items():
+        for number, batches in parts:
             check_int("part", number, 0, self.parts, "parts")
             if not callable(batches):
                 raise TypeError(f"batches of part {number} = {batches!r}: want a function that returns record batches")
         receipts: list[str] = []
-        pool, stop = DaemonThreads(workers, "datacache-put"), Stop()
+        pool, stop = DaemonThreads(workers, "datacache-put"), threading.Event()
         with PartProgress(f"putting {self.name}", len(parts), show=show) as shown:
-            running = [pool.submit(self._try_send, number, batches, attempt, stop) for number, batches in parts.items()]
+            running = [pool.submit(self._try_send, number, batches, attempt, stop) for number, batches in parts]
             try:
                 for each in running:
                     receipts.append(each.result())
@@ -287,7 +284,7 @@ class Put:
         now = self._page(0, 1)
         self._ticket, self._nodes = now["ticket"], now["nodes"]
 
-    def _send(self, part: int, batches: Callable[[], Batches], attempt: int, stop: Stop) -> str:
+    def _send(self, part: int, batches: Callable[[], Batches], attempt: int, stop: threading.Event) -> str:
         command = {"v": 1, "kind": "put", "ticket": self._ticket, "part": part, "attempt": attempt}
         node = self._nodes[part * len(self._nodes) // self.parts]
         descriptor = fl.FlightDescriptor.for_command(json.dumps(command).encode())
@@ -336,7 +333,7 @@ def _next(pieces: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         raise _SourceError(error) from error
 
 
-def _check(stop: Stop) -> None:
+def _check(stop: threading.Event) -> None:
     if stop.is_set():
         raise DataCacheError("the put was given up, as another part failed or the process was interrupted")
 

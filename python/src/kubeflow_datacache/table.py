@@ -165,10 +165,9 @@ class Table:
             "ordered": self._order is not None,
             "shuffle": self._shuffled,
         }
-        check_path("path", path)
         rows = pa.record_batch({"row": pa.array([] if self._order is None else self._order, pa.int64())})
         rows = rows.replace_schema_metadata({_FILE: json.dumps(state).encode()})
-        part = Path(f"{os.fspath(path)}.part")
+        part = Path(f"{check_path('path', path)}.part")
         with pa.ipc.new_file(str(part), rows.schema) as writer:
             writer.write_batch(rows)
         part.replace(path)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, Final
 
-_LAST: Final = 0.3  # seconds that shutdown waits
+#: Seconds that work in progress still gets when nobody waits for it any more, as after Ctrl-C.
+LAST_SECONDS: Final = 0.3
 
 
 class DaemonThreads(Executor):
@@ -35,9 +36,9 @@ class DaemonThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Ends the threads once their work is done. wait: for that, though for a moment at most.
+        """Ends the threads once their work is done. wait: whether to wait for that, for LAST_SECONDS at most.
 
-        cancel_futures: work that has not begun is not done.
+        cancel_futures: whether to drop work that has not begun.
         """
         while cancel_futures:
             try:
@@ -48,17 +49,19 @@ class DaemonThreads(Executor):
                 item[0].cancel()
         for _ in self._threads:
             self._work.put(None)
-        end = time.monotonic() + _LAST
+        end = time.monotonic() + LAST_SECONDS
         for thread in self._threads if wait else []:
             thread.join(max(0.0, end - time.monotonic()))
 
     def _run(self) -> None:
         while (item := self._work.get()) is not None:
-            future, call = item
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(call())
-            except BaseException as error:
-                future.set_exception(error)
-            del item, future, call  # what they refer to is not kept while the thread waits
+            _do(*item)
+            del item  # a thread that waits for work keeps no reference to the last one's arguments and result
+
+
+def _do(future: Future[Any], call: Callable[[], Any]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)

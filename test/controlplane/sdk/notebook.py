@@ -100,7 +100,7 @@ def create(client: TrainerClient, namespace: str) -> dict[str, str]:
 
 def look(client: TrainerClient, name: str) -> dict[str, Any]:
     """Return what the SDK reports of a TrainJob once it runs and its cache is ready."""
-    followed = list(cache_logs(client, name, follow=True))  # from before its step begins
+    followed = list(cache_logs(client, name, follow=True))  # called before the pod of the wait exists
     running = client.wait_for_job_status(name, status={"Running"}, timeout=WAIT, polling_interval=1)
     status = eventually(lambda: cache_status(client, name), lambda s: s.state == "Ready")
     reasons = eventually(

@@ -49,12 +49,9 @@ class Pack:
     labels: str | None = None
 
     def __post_init__(self) -> None:
-        names: list[tuple[str, Any]] = [
-            ("column", self.column),
-            ("labels", "labels" if self.labels is None else self.labels),
-        ]
+        names: list[tuple[str, Any]] = [("column", self.column), ("labels", self.labels)]
         for name, value in names:
-            if not isinstance(value, str) or not value:
+            if (name == "column" or value is not None) and (not isinstance(value, str) or not value):
                 raise TypeError(f"Pack: {name} = {value!r}: want the name of a column")
         limits = {"tokens": _MOST_TOKENS + 1, "packs": _MOST_PACKS + 1, "multiple": None, "quadratic": _MOST_TOKENS + 1}
         for name, limit in limits.items():

@@ -89,13 +89,15 @@ class Batch(Mapping[str, Any]):
         """What to multiply the sum of the losses of the valid rows by: world size / valid rows of the step over all
         ranks. The mean over ranks, which frameworks take of gradients, is then the mean over the rows of the step."""
         given: float | None = getattr(self, "_weight", None)
-        order, share = self._origin
-        whole = min(order.global_batch, order.rows - self.step * order.global_batch)
-        return share.world / whole if given is None else given
+        return self._own_weight() if given is None else given
 
     @weight.setter
     def weight(self, weight: float) -> None:
         self._weight = weight
+
+    def _own_weight(self) -> float:
+        order, share = self._origin
+        return share.world / min(order.global_batch, order.rows - self.step * order.global_batch)
 
     @property
     def valid(self) -> npt.NDArray[np.bool_]:

@@ -165,7 +165,11 @@ class _Flat:
 class PackedBatch(Batch):
     """One rank's packs of one step; also a Batch of their rows, in the order of the packs.
 
-    packs: one for each micro-batch, as many for every rank. A piece of a row counts as a row.
+    packs: one for each micro-batch, as many for every rank. A piece of a row counts as a row. weight: what to multiply
+    the sum of the losses of this rank's tokens by: world size / tokens of the step over all ranks, without the first of
+    each sequence, which is no label. The mean over ranks, which frameworks take of gradients, is then the mean over
+    these tokens. With a column of labels it raises DataCacheError: a rank has not read which labels of the other ranks
+    are -100.
     """
 
     __slots__ = ("_pack", "_packs", "_step")
@@ -176,8 +180,6 @@ class PackedBatch(Batch):
         super().__init__(origin, block, index, step)
         self._pack, self._step = pack, own
         self._packs: list[Packed] | None = None
-        if pack.labels is None:
-            self._weight = origin[1].world / max(1, own.tokens - own.sequences)
 
     @property
     def packs(self) -> list[Packed]:
@@ -193,25 +195,6 @@ class PackedBatch(Batch):
         return self._packs
 
     @property
-    def weight(self) -> float:
-        """What to multiply the sum of the losses of this rank's tokens by.
-
-        World size / tokens of the step over all ranks, without the first of each sequence, which is no label. The mean
-        over ranks, which frameworks take of gradients, is then the mean over these tokens. Raises DataCacheError with a
-        column of labels: a rank has not read which labels of the others are -100.
-        """
-        if getattr(self, "_weight", None) is None:
-            raise DataCacheError(
-                "weight with Pack(labels=): only the ranks together know how many labels count: sum (labels != -100)"
-                " over them, and multiply the losses by the number of ranks / that sum"
-            )
-        return super().weight
-
-    @weight.setter
-    def weight(self, weight: float) -> None:
-        self._weight = weight
-
-    @property
     def planned(self) -> RankStep:
         """The step in the plan."""
         return self._step
@@ -225,6 +208,14 @@ class PackedBatch(Batch):
     def valid(self) -> npt.NDArray[np.bool_]:
         """Boolean mask, shape (num_rows,): all True. See Packed.valid for packs without rows."""
         return np.ones(self.num_rows, np.bool_)
+
+    def _own_weight(self) -> float:
+        if self._pack.labels is not None:
+            raise DataCacheError(
+                "weight with Pack(labels=): only the ranks together know how many labels count: sum (labels != -100)"
+                " over them, and multiply the losses by the number of ranks / that sum"
+            )
+        return self._origin[1].world / max(1, self._step.tokens - self._step.sequences)
 
     @property
     def _located(self) -> tuple[npt.NDArray[np.int16], Int64]:

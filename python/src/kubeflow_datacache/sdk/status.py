@@ -17,7 +17,7 @@ _GROUP, _VERSION, _PLURAL = "datacache.kubeflow.org", "v1alpha1", "datacaches"
 _CACHE, _ROLE = "datacache.kubeflow.org/cache", "datacache.kubeflow.org/role"  # labels of a cache's pods
 # annotation of a TrainJob's Service: namespace/name of the DataCache that it points to
 _USES = "datacache.kubeflow.org/uses"
-_LOOK_SECONDS = 1.0  # until the next look whether a step has begun
+_LOOK_SECONDS = 1.0  # between two looks whether a step has begun
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class CacheStatus:
 
 
 def step_logs(client: TrainerClient, job: str, step: str = "node-0") -> Iterator[str]:
-    """Yields the log of a TrainJob's step from its begin to its end, which may both be ahead.
+    """Yields the log of a TrainJob's step until it ends. The step need not have begun yet.
 
     The SDK's get_job_logs(follow=True) yields nothing of a step whose pod has not started yet. If the TrainJob ends
     without the step, so does the log.
